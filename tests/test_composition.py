@@ -283,6 +283,7 @@ def test_lateness_adds_up_along_a_chain_that_is_connected_from_its_end():
 
 CORRECTED = source(trigger=LATE_ONLY)
 FINAL = source(trigger=tg.after_watermark())
+ON_TIME = FINAL.allow_lateness(0)
 
 
 def inherited(trigger: Any) -> tg.Windowed:
@@ -299,6 +300,15 @@ def timed(window: Any = None, **stream: Any) -> tg.Windowed:
     ("first", "second", "said"),
     [
         (CORRECTED, inherited(tg.after_watermark()), "late=tg.after_count"),
+        (FINAL, inherited(tg.after_watermark()), "allow_lateness(0)"),
+        (FINAL, inherited(tg.after_count(1)), "tg.repeatedly"),
+        (ON_TIME, inherited(tg.after_count(1)), "tg.repeatedly"),
+        (source(trigger=tg.never()), inherited(tg.after_watermark()), "allow_lateness(0)"),
+        (
+            ON_TIME,
+            timed(time="window_start").trigger(tg.after_watermark()),
+            "time='window_end'",
+        ),
         (CORRECTED, tg.stream(key="c").inherit().late_arrival(), "late=tg.after_count"),
         (CORRECTED, inherited(tg.after_count(3)), "tg.repeatedly"),
         (source(trigger=EAGER), inherited(tg.after_count(3)), "tg.repeatedly"),
@@ -321,7 +331,7 @@ def timed(window: Any = None, **stream: Any) -> tg.Windowed:
         ),
         (CORRECTED.options(timestamp="earliest"), timed(), "tg.min('ts')"),
         (FINAL.options(timestamp="latest"), timed(), "tg.min('ts')"),
-        (FINAL.allow_lateness(0).options(timestamp="latest", drop_by="window"), timed(), "tg.min"),
+        (ON_TIME.options(timestamp="latest", drop_by="window"), timed(), "tg.min"),
         (source(window=tg.global_window()), timed(), "inherit them"),
     ],
 )
@@ -342,13 +352,14 @@ def test_discarding_behind_changes_is_refused_for_other_aggregates_than_counts_a
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (FINAL, inherited(tg.after_watermark())),
-        (FINAL, inherited(tg.after_count(1))),
-        (source(trigger=tg.never()), inherited(tg.after_watermark())),
+        (ON_TIME, inherited(tg.after_watermark())),
+        (ON_TIME, timed(time="window_end").trigger(tg.after_watermark())),
+        (source(trigger=tg.never()).allow_lateness(0), inherited(tg.after_watermark())),
         (
-            source(trigger=tg.after_watermark(early=tg.every_element())),
+            source(trigger=tg.after_watermark(early=tg.every_element())).allow_lateness(0),
             inherited(tg.after_watermark()),
         ),
+        (FINAL, inherited(LATE_ONLY)),
         (FINAL, timed(tg.tumbling(5, axis="ordinal"))),
         (FINAL, timed(tg.sliding("1 minute"))),
         (FINAL, timed(id="n")),
@@ -356,7 +367,7 @@ def test_discarding_behind_changes_is_refused_for_other_aggregates_than_counts_a
         (CORRECTED, inherited(tg.repeatedly(tg.after_count(3)))),
         (CORRECTED, inherited(tg.never())),
         (source(window=tg.global_window()), inherited(EAGER)),
-        (FINAL.allow_lateness(0).options(timestamp="earliest"), timed()),
+        (ON_TIME.options(timestamp="earliest"), timed()),
         (CORRECTED.options(timestamp="earliest"), timed(time="window_start")),
         (CORRECTED.options(timestamp="earliest"), inherited(LATE_ONLY)),
         (CORRECTED, timed().evict(tg.evict_time("1 s"))),
@@ -369,6 +380,17 @@ def test_a_chain_with_an_answer_is_accepted(first, second):
         op.add_messages(seconds(3, u="b"))
         op.finish()
     assert last.get_result().panes.num_rows > 0
+
+
+def test_a_window_that_a_late_event_opens_reaches_the_end_of_a_chain():
+    """Its first pane comes after the window of the next operator has closed or has had its pane."""
+    last = inherited(LATE_ONLY).retracting().aggregate(n=tg.sum("n")).embedded(now=0)
+    with FINAL.aggregate(n=tg.count()).embedded(downstream=last, now=0) as op:
+        op.add_messages(seconds(1))
+        op.advance_watermark(10_000_000)
+        op.add_messages(seconds(2, u="b"))
+        op.finish()
+    assert netted(rows_of(last, "n")) == {(0, 10, 2)}
 
 
 # Discarding

@@ -72,8 +72,8 @@ class Exchange:
     """How long after the end of a window it may change; `MAX` is unlimited."""
     changes: bool
     """Whether rows may be retracted."""
-    changes_late: bool
-    """Whether rows may be retracted after the watermark has passed the end of their window."""
+    comes_late: bool
+    """Whether rows may come after the watermark has passed the end of their window."""
     span: int | None
     """The greatest length of its windows; None without a bound."""
     is_endless: bool = False
@@ -83,12 +83,14 @@ class Exchange:
 
     def behind(self, column: str | None) -> int | None:
         """How far a time of its rows may lie behind its watermark; None without a bound."""
-        back = (
-            self._join_reach(self.spec, changes=self.changes)
-            if isinstance(self.spec, JoinSpec)
-            else self._pane_reach(self.spec, column)
-        )
+        back = self.reach(column)
         return None if back is None else int(saturating_add(self.lateness, back))
+
+    def reach(self, column: str | None) -> int | None:
+        """The same without the lateness of its rows."""
+        if isinstance(self.spec, JoinSpec):
+            return self._join_reach(self.spec, changes=self.changes)
+        return self._pane_reach(self.spec, column)
 
     @staticmethod
     def _join_reach(spec: JoinSpec, *, changes: bool) -> int | None:
@@ -132,7 +134,7 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
         if upstream.changes:
             _check_input(spec, ordinal)
         if isinstance(spec, AggregateSpec):
-            _check_trigger(spec.firing, upstream)
+            _check_trigger(spec, ordinal, upstream)
         if upstream.times_by_arrival and _goes_by_time(spec, ordinal):
             raise SpecError(
                 "the order of arrival decides the times of the upstream's panes, and so the windows"
@@ -150,10 +152,9 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
             )
         lateness = _lateness(spec, upstreams)
         # An unmatched row that has been emitted finds a partner only among late rows.
-        is_final = not lateness and not isinstance(spec.window, AsOf | Session)
-        retracts = _retracts(spec)
+        comes_late = changes or isinstance(spec.window, AsOf | Session)
         return Exchange(
-            spec, lateness, changes or retracts, changes or (retracts and not is_final), None
+            spec, lateness, changes or _retracts(spec), comes_late or bool(lateness), None
         )
     if changes:
         _check_window(spec)
@@ -163,14 +164,13 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
     if isinstance(spec.window, Inherited) and inherited and None not in inherited:
         span = max(length for length in inherited if length is not None)
     lateness = _lateness(spec, upstreams)
-    # Without lateness, no row arrives after the end of its window.
-    takes_late = bool(lateness) or isinstance(spec.window, Custom)
     is_final = not (changes or fires_again(spec.firing))
     return Exchange(
         spec,
         lateness,
         fires_again(spec.firing),
-        takes_late and _fires_late(spec.firing),
+        # Without lateness, no row arrives after the end of its window.
+        bool(lateness) or isinstance(spec.window, Custom),
         span,
         isinstance(spec.window, Global)
         or (
@@ -253,14 +253,6 @@ def fires_again(trigger: Trigger) -> bool:
     return True
 
 
-def _fires_late(trigger: Trigger) -> bool:
-    """Whether a window that has fired may fire again after the watermark has passed its end."""
-    match trigger:
-        case AfterWatermark(late=late) | Policy(late=late):
-            return late is not None
-    return fires_again(trigger)
-
-
 def _end_of(trigger: Trigger) -> _End:
     match trigger:
         case AfterWatermark(late=late) | Policy(late=late):
@@ -292,19 +284,29 @@ def _latest(*triggers: Trigger) -> _End:
     return _End.NEVER if _End.NEVER in ends else min(ends)
 
 
-def _check_trigger(trigger: Trigger, upstream: Exchange) -> None:
-    """Refuse a trigger that may finish while the upstream still changes its rows."""
+def _check_trigger(spec: AggregateSpec, ordinal: int, upstream: Exchange) -> None:
+    """Refuse a trigger that may finish before the last row or correction of the upstream."""
+    trigger, time = spec.firing, spec.inputs[ordinal].time
     end = _end_of(trigger)
-    if end is _End.WITH_THE_WINDOW and upstream.changes_late:
-        raise _refusal(
-            f"{trigger} takes no more rows after the end of the window, when the upstream still"
-            " corrects its own",
-            "add late panes here, such as late=tg.after_count(1), or leave them out upstream",
+    is_behind = not isinstance(spec.window, Inherited) and bool(upstream.reach(time))
+    if end is _End.WITH_THE_WINDOW and is_behind and not upstream.comes_late:
+        raise SpecError(
+            f"{trigger} takes no more rows after the end of the window, but rows of the upstream"
+            f" are behind its watermark by their `{time}`. Hint: time='window_end', or add late"
+            " panes here, such as late=tg.after_count(1)"
         )
-    if end is _End.ANY_TIME and upstream.changes:
-        raise _refusal(
-            f"{trigger} finishes, and takes no more rows then",
-            f"tg.repeatedly(...), or tg.after_watermark(early={trigger}, late=...)",
+    if end is _End.WITH_THE_WINDOW and upstream.comes_late:
+        raise SpecError(
+            f"{trigger} takes no more rows after the end of the window, when the upstream may still"
+            " emit or correct rows of late events, which would be missing here. Hint: add late"
+            " panes here, such as late=tg.after_count(1), or leave out lateness upstream:"
+            " allow_lateness(0)"
+        )
+    if end is _End.ANY_TIME:
+        raise SpecError(
+            f"{trigger} finishes, and takes no more rows of the upstream then, so that the result"
+            " would depend on the order of arrival. Hint: tg.repeatedly(...), or"
+            f" tg.after_watermark(early={trigger}, late=...)"
         )
 
 
