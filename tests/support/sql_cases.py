@@ -99,6 +99,8 @@ def changed(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> Counter[tup
     return +found
 
 
+_TUMBLED = "SELECT * FROM TABLE(TUMBLE(TABLE {}, DESCRIPTOR(dateTime), INTERVAL '10' SECOND))"
+_BUCKETS = "(SELECT *, time_bucket(INTERVAL 10 SECOND, dateTime) AS w FROM {})"
 CASES: dict[str, Case] = {
     "nexmark_q5": Case(
         """
@@ -289,6 +291,68 @@ SELECT P.id FROM person P WHERE EXISTS (
 SELECT id FROM person P WHERE EXISTS (
   SELECT * FROM auction A WHERE A.seller = P.id
   AND A.dateTime BETWEEN P.dateTime AND P.dateTime + INTERVAL 15 SECOND)
+""",
+    ),
+    "aggregation_of_a_window_join": Case(
+        f"""
+SELECT window_start, window_end, COUNT(*) AS n, SUM(price) AS total FROM (
+  SELECT L.window_start, L.window_end, L.price + R.reserve AS price
+  FROM ({_TUMBLED.format("bid")}) L JOIN ({_TUMBLED.format("auction")}) R
+  ON L.window_start = R.window_start AND L.window_end = R.window_end AND L.auction < R.id - 995)
+GROUP BY window_start, window_end
+""",
+        f"""
+SELECT w, w + INTERVAL 10 SECOND, COUNT(*), SUM(price + reserve)
+FROM {_BUCKETS.format("bid")} L JOIN {_BUCKETS.format("auction")} R USING (w)
+WHERE L.auction < R.id - 995 GROUP BY w
+""",
+    ),
+    "top_n_of_a_window_join": Case(
+        f"""
+SELECT window_end, name, id, number FROM (
+  SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY id DESC, name) number
+  FROM (SELECT P.window_start, P.window_end, P.name, A.id
+        FROM ({_TUMBLED.format("person")}) P LEFT JOIN ({_TUMBLED.format("auction")}) A
+        ON P.window_start = A.window_start AND P.window_end = A.window_end AND P.id < A.seller)
+) WHERE number <= 2
+""",
+        f"""
+SELECT w + INTERVAL 10 SECOND, name, id, n FROM (
+  SELECT P.w, name, A.id,
+    row_number() OVER (PARTITION BY P.w ORDER BY A.id DESC NULLS LAST, name) n
+  FROM {_BUCKETS.format("person")} P LEFT JOIN {_BUCKETS.format("auction")} A
+  ON P.w = A.w AND P.id < A.seller) WHERE n <= 2
+""",
+    ),
+    "window_join_of_three": Case(
+        f"""
+SELECT P.id, A.id, B.price, B.window_start
+FROM ({_TUMBLED.format("person")}) P JOIN ({_TUMBLED.format("auction")}) A
+ON P.id = A.seller AND P.window_start = A.window_start AND P.window_end = A.window_end
+JOIN ({_TUMBLED.format("bid")}) B
+ON B.auction = 1000 + MOD(A.id, 6) AND B.window_start = A.window_start AND B.window_end = A.window_end
+""",
+        f"""
+SELECT P.id, A.id, B.price, B.w
+FROM {_BUCKETS.format("person")} P JOIN {_BUCKETS.format("auction")} A
+ON P.id = A.seller AND P.w = A.w JOIN {_BUCKETS.format("bid")} B
+ON B.auction = 1000 + MOD(A.id, 6) AND B.w = A.w
+""",
+    ),
+    "unmatched_rows_of_a_window_join": Case(
+        f"""
+SELECT window_start, COUNT(*) AS n, COUNT(name) AS persons, COUNT(seller) AS sellers FROM (
+  SELECT COALESCE(P.window_start, A.window_start) AS window_start,
+    COALESCE(P.window_end, A.window_end) AS window_end, P.name, A.seller,
+    CASE WHEN P.window_start IS NULL OR A.window_start IS NULL THEN 1 ELSE 0 END AS alone
+  FROM ({_TUMBLED.format("person")}) P FULL JOIN ({_TUMBLED.format("auction")}) A
+  ON P.id = A.seller AND P.window_start = A.window_start AND P.window_end = A.window_end)
+WHERE alone = 1 GROUP BY window_start, window_end
+""",
+        f"""
+SELECT COALESCE(P.w, A.w) w, COUNT(*), COUNT(name), COUNT(seller)
+FROM {_BUCKETS.format("person")} P FULL JOIN {_BUCKETS.format("auction")} A
+ON P.id = A.seller AND P.w = A.w WHERE P.w IS NULL OR A.w IS NULL GROUP BY ALL
 """,
     ),
 }

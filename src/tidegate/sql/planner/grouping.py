@@ -12,7 +12,6 @@ from sqlglot import exp
 from tidegate.api.streams import Panes, Windowed
 from tidegate.errors import SpecError
 from tidegate.spec.aggregates import Aggregate, Count
-from tidegate.spec.join import JoinSpec
 from tidegate.spec.windows import Axis, Global, Inherited, Session, Window
 from tidegate.sql.nodes import WindowCall
 from tidegate.sql.plan import Catalog
@@ -30,6 +29,7 @@ from tidegate.sql.planner.relation import (
     Role,
     Windowing,
     conjuncts,
+    last_instant,
     physical,
 )
 from tidegate.sql.planner.scope import Scope
@@ -66,10 +66,32 @@ def bound(role: Role) -> exp.Expr:
         return physical(START)
     if role is Role.END:
         return physical(END)
-    return exp.Sub(
-        this=physical(END),
-        expression=exp.Interval(this=exp.Literal.string("1"), unit=exp.Var(this="MILLISECOND")),
-    )
+    return last_instant()
+
+
+def padded_bound(role: Role, present: str) -> exp.Expr:
+    """A bound of a window for rows in which a column is present, else null."""
+    known = exp.not_(exp.Is(this=physical(present), expression=exp.Null()))
+    return exp.Case(ifs=[exp.If(this=known, true=bound(role))])
+
+
+def coalesced_bound(expression: exp.Expr) -> Role | None:
+    """The bound that `COALESCE(L.window_start, R.window_start)` of an outer join is."""
+    if not isinstance(expression, exp.Coalesce):
+        return None
+    texts = [one.sql() for one in (expression.this, *expression.expressions)]
+    for role in BOUNDS:
+        padded = [
+            padded_bound(role, column.name).sql()
+            for part in (expression.this, *expression.expressions)
+            for column in part.find_all(exp.Column)
+        ]
+        whole = bound(role).sql()
+        if all(text in (whole, *padded) for text in texts) and (
+            whole in texts or len(set(texts)) > 1
+        ):
+            return role
+    return None
 
 
 def bound_fields(qualifier: str | None = None) -> tuple[Field, ...]:
@@ -433,8 +455,3 @@ def _default_name(node: exp.Expr, number: int) -> str:
 
 def _text(node: exp.Expr) -> str:
     return node.sql(dialect="spark")
-
-
-def joins_windows(spec: object) -> bool:
-    """Whether rows of an operator have windows: panes, or pairs that share windows."""
-    return not isinstance(spec, JoinSpec) or spec.has_windows

@@ -14,7 +14,16 @@ from tidegate.errors import SpecError
 from tidegate.spec.operator import RESERVED, Input
 from tidegate.spec.watermarks import Generated, Noted, Punctuated
 from tidegate.sql.plan import Select, Table, TableScan
-from tidegate.sql.planner.relation import Merged, Relation, United, column_of, columns_in, physical
+from tidegate.sql.planner.relation import (
+    TIME,
+    Merged,
+    Relation,
+    United,
+    column_of,
+    columns_in,
+    last_instant,
+    physical,
+)
 from tidegate.sql.scalars import compile_duckdb
 
 PROTOCOL = RESERVED | {"pair_id"}
@@ -158,6 +167,9 @@ def opened(
         return _table_stream(source, relation, columns, key, time, exact=exact)
     if isinstance(source, Joined):
         found = source.stream(time=time or "", key=tuple(key or ()))
+        if time == TIME:
+            # Pairs that share a window have no time of their own.
+            columns = [*columns, (TIME, last_instant())]
     else:
         found = stream(source, time=time or "time", key=tuple(key or ()))
     as_is = not exact and _is_identity(relation, columns)

@@ -9,9 +9,10 @@ from typing import Any
 
 from sqlglot import exp
 
-from tidegate.api.joins import join
+from tidegate.api.joins import Joined, join
 from tidegate.api.streams import Panes
 from tidegate.errors import SpecError
+from tidegate.spec.aggregates import Collect
 from tidegate.spec.join import AsOf, JoinWindow, Rows, Within
 from tidegate.spec.operator import Retention
 from tidegate.spec.windows import Axis, Global, Hopping, Session, Tumbling
@@ -19,9 +20,9 @@ from tidegate.sql.intervals import ticks
 from tidegate.sql.nodes import TableWindow
 from tidegate.sql.plan import Table
 from tidegate.sql.planner.emission import joining, within_chain
-from tidegate.sql.planner.grouping import Context
+from tidegate.sql.planner.grouping import Context, padded_bound
 from tidegate.sql.planner.inputs import Columns, known_columns, opened, role_columns
-from tidegate.sql.planner.ranking import materialised
+from tidegate.sql.planner.ranking import ROW, collected, materialised
 from tidegate.sql.planner.relation import (
     BOUNDS,
     END,
@@ -356,10 +357,8 @@ class JoinPlanner:
                 "the same function with the same sizes on both sides",
                 pending[RIGHT].node,  # type: ignore[union-attr]
             )
-        if not shares and any(pending):
-            sides = tuple(
-                self._assigned(side) if side.windowing is not None else side for side in sides
-            )  # type: ignore[assignment]
+        if not shares and (any(pending) or found.bounds):
+            sides = (self._assigned(sides[LEFT]), self._assigned(sides[RIGHT]))
             found = self._sorted_again(sides, found)
         window, times = self._window(sides, found, shares=shares)
         if found.times and not self._uses_times:
@@ -376,7 +375,14 @@ class JoinPlanner:
         return dataclasses.replace(side.filtered(plain), windowing=windowing)
 
     def _assigned(self, side: Relation) -> Relation:
-        found = materialised(self.context, side, within_chain(self.clause))
+        """The side with rows of its windows as panes, whose time is the end of their window."""
+        clause = within_chain(self.clause)
+        if side.windowing is not None:
+            found = materialised(self.context, side, clause)
+        elif isinstance(side.source, Joined) and side.has_windows:
+            found = collected(side, [], Collect(ROW), clause, inherits=True)
+        else:
+            return side
         return dataclasses.replace(found, window=side.window)
 
     def _sorted_again(self, sides: tuple[Relation, Relation], found: _Conditions) -> _Conditions:
@@ -576,6 +582,8 @@ class _Assembly:
         )
         self.names: list[dict[str, str]] = [{}, {}]
         """By side, the output column of each marked field."""
+        self.present: dict[int, str] = {}
+        """By side whose rows may be missing, an output column that is null without them."""
 
     def relation(self) -> Relation:
         """The relation of the joined rows."""
@@ -654,6 +662,11 @@ class _Assembly:
             elif is_equal and side == RIGHT:
                 name = by_right[name]
             self.names[side][mark] = name
+        for side, time in enumerate(self.times):
+            if self.shares and pads[side] and time is not None:
+                self.present[side] = self.columns[side].name(
+                    physical(time), role=f"_{'lr'[side]}", copies=True
+                )
 
     def _is_used(self, mark: str) -> bool:
         return any(mark in columns_in(one) for one in self.found.rest)
@@ -686,7 +699,14 @@ class _Assembly:
             if side == RIGHT and self.how in ("semi", "anti"):
                 continue
             if self.shares and one.role in BOUNDS:
-                found.append(one)
+                present = self.present.get(side)
+                found.append(
+                    one
+                    if present is None
+                    else dataclasses.replace(
+                        one, expression=padded_bound(one.role, present), role=Role.PLAIN
+                    )
+                )
                 continue
             expression = physical(self.names[side][mark])
             role = one.role if one.role in (Role.TIME, Role.PROCTIME) else Role.PLAIN

@@ -17,7 +17,14 @@ from tidegate.sql.plan import Branch, Catalog, QueryPlan, Table, TableScan, look
 from tidegate.sql.planner.aggregates import has_aggregate, unknown_function
 from tidegate.sql.planner.emission import merged, within_chain
 from tidegate.sql.planner.functions import known_functions
-from tidegate.sql.planner.grouping import Context, Grouping, bound_fields, time_field
+from tidegate.sql.planner.grouping import (
+    Context,
+    Grouping,
+    bound,
+    bound_fields,
+    coalesced_bound,
+    time_field,
+)
 from tidegate.sql.planner.grouping_sets import has_sets, with_sets
 from tidegate.sql.planner.joins import JoinPlanner, subquery_condition
 from tidegate.sql.planner.over import over_relation, settled
@@ -482,7 +489,9 @@ class _Planner:
                 if found.role in PENDING:
                     return dataclasses.replace(found, name=name)
                 return Field(name, scope.resolve(node), found.role)
-        return Field(name, scope.resolve(node))
+        expression = scope.resolve(node)
+        role = coalesced_bound(expression)
+        return Field(name, expression) if role is None else Field(name, bound(role), role)
 
     def _with_row_windows(
         self, tree: exp.Select, relation: Relation, items: Sequence[exp.Expr]

@@ -28,7 +28,7 @@ from tidegate.sql.planner.relation import (
 from tidegate.sql.planner.time_bounds import FLIPPED
 from tidegate.sql.statements import EmitClause
 
-_ROW, _ROWS, _BY = "_row", "_rows", "_by"
+ROW, _ROWS, _BY = "_row", "_rows", "_by"
 _LARGEST = 1_000_000
 
 
@@ -44,7 +44,7 @@ def materialised(context: Context, relation: Relation, clause: EmitClause | None
             "GROUP BY window_start, window_end, or declare the table",
         )
     try:
-        return collected(relation, list(windowing.partition or ()), Collect(_ROW), clause)
+        return collected(relation, list(windowing.partition or ()), Collect(ROW), clause)
     except SpecError as error:
         raise context.refused(windowing.node, error, scope) from None
 
@@ -64,7 +64,7 @@ def ranked(
     order = window.args.get("order")
     if order is None:
         raise scope.error(tree, "a row number needs an order", "ORDER BY price DESC")
-    is_windowed = relation.windowing is not None or isinstance(relation.source, Panes)
+    is_windowed = relation.windowing is not None or relation.has_windows
     bounds = {bound(role).sql(dialect="spark") for role in BOUNDS if is_windowed}
     partition = window.args.get("partition_by") or []
     keys = [one for one in partition if one.sql(dialect="spark") not in bounds]
@@ -77,7 +77,7 @@ def ranked(
         )
     if not has_bounds and clause is None:
         raise scope.error(
-            tree,
+            order,
             "a Top-N over a stream without a window never ends, and has no EMIT",
             "PARTITION BY window_start, window_end, ... or EMIT CHANGES",
         )
@@ -88,7 +88,7 @@ def ranked(
         ]
     )
     ascending = tuple(_directions(order))
-    top = TopK(_ROW, limit, _BY, ascending)
+    top = TopK(ROW, limit, _BY, ascending)
     try:
         return collected(
             relation, keys, top, clause, position=rank.name, by=by, inherits=has_bounds
@@ -181,7 +181,7 @@ def collected(
     left = iter(shown)
     columns = Columns(relation)
     key = [columns.name(one, role="_k") for one in keys]
-    columns.name(row, _ROW)
+    columns.name(row, ROW)
     if by is not None:
         columns.name(by, _BY)
     window = windowing.window if windowing is not None else None

@@ -135,8 +135,8 @@ class Relation:
     @property
     def has_windows(self) -> bool:
         """Whether rows belong to windows of an operator, so that others may inherit them."""
-        roles = {one.role for one in self.fields}
-        return self.windowing is None and bool(roles & {Role.START, Role.END})
+        source = self.source
+        return isinstance(source, Panes) or (isinstance(source, Joined) and source.spec.has_windows)
 
 
 def is_implied_time(relation: Relation, one: Field, *, spans: bool = True) -> bool:
@@ -156,6 +156,14 @@ def is_implied_time(relation: Relation, one: Field, *, spans: bool = True) -> bo
 def physical(name: str) -> exp.Column:
     """A reference to a physical column."""
     return exp.column(exp.to_identifier(name, quoted=True))
+
+
+def last_instant() -> exp.Expr:
+    """The last instant of the window of a row, as far as SQL can tell."""
+    return exp.Sub(
+        this=physical(END),
+        expression=exp.Interval(this=exp.Literal.string("1"), unit=exp.Var(this="MILLISECOND")),
+    )
 
 
 def column_of(expression: exp.Expr) -> str | None:
