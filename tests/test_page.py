@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import http.client
 import random
@@ -17,7 +18,10 @@ import pytest
 import tidegate as tg
 from support.browsers import browser, missing, screenshot
 from tidegate.operators.history.facts import History
+from tidegate.operators.history.html import history_html
 from tidegate.page.feed import BARS, POINTS, Reading, bars, moments
+from tidegate.page.panels import waits
+from tidegate.page.plot import COLOURS
 from tidegate.page.server import Page
 from tidegate.page.timeline import MAX_BARS, MAX_MARKS, MAX_POINTS, Line, Timeline
 
@@ -192,6 +196,21 @@ def test_the_history_of_a_key_appears(tab: Tab):
 
 @needs_browser
 @pytest.mark.slow
+def test_a_narrow_window_has_one_column(chromium: Browser, page: Page):
+    visitor = chromium.new_context(viewport={"width": 420, "height": 900})
+    narrow = visitor.new_page()
+    narrow.goto(page.url)
+    narrow.get_by_text("Why is there no output yet?").wait_for()
+    narrow.wait_for_function("() => document.documentElement.scrollWidth <= 420")
+    plots = narrow.locator(".bk-Figure").all()
+    assert len(plots) == 5
+    assert all(plot.bounding_box()["width"] > 300 for plot in plots)
+    screenshot(narrow, "narrow")
+    visitor.close()
+
+
+@needs_browser
+@pytest.mark.slow
 def test_what_a_user_enters_or_sends_is_no_html(tab: Tab, shop: Shop):
     late = START - dt.timedelta(hours=1)
     shop.op.add_messages([{"user": "<img src=x>", "part": "orders-0", "ts": late, "v": 1}])
@@ -240,6 +259,7 @@ class Silent:
     """A feed with nothing to show."""
 
     name = "silent"
+    has_phases = False
 
     def read(self) -> Reading:
         return Reading(None, error="nothing yet")
@@ -389,6 +409,33 @@ def test_a_timeline_is_bounded():
     assert len(line.x) <= MAX_MARKS
     assert line.x == sorted(line.x)
     assert line.x[-1] == 9_999
+
+
+def test_the_rate_of_rows_is_that_of_the_last_seconds(shop: Shop):
+    """A batch counts all of its rows at once; readings between two batches see none."""
+    timeline = Timeline()
+    first = shop.op.status()
+    (operator,) = first.operators
+    (shard,) = operator.shards
+    for second in range(40):
+        # A batch of 50 rows every two seconds.
+        counters = {**shard.counters, "events": 50 * (second // 2)}
+        shards = (dataclasses.replace(shard, counters=counters),)
+        operators = (dataclasses.replace(operator, shards=shards),)
+        now = first.now + second * 1_000_000
+        timeline.add(Reading(dataclasses.replace(first, now=now, operators=operators)))
+    assert {sample.rate for sample in [*timeline.samples][15:]} == {25.0}
+
+
+def test_times_of_today_are_short_and_their_tooltip_is_whole(shop: Shop):
+    shown = waits(shop.op.status(), "")
+    assert re.search(r'<time title="2026-03-01T10:0\S+Z">10:0\d:\d\d\.\d{3}</time>', shown)
+    assert not re.search(r"[^\"]2026-03-01T", shown)
+
+
+def test_late_panes_have_one_colour(shop: Shop):
+    found = history_html(shop.op.why("alice"))
+    assert re.search(rf"--c:{COLOURS['late']}[^>]*>(?:<[^>]*>[^<]*</span>)*Late pane", found)
 
 
 def test_the_page_says_what_is_wrong_with_its_feed():

@@ -36,7 +36,7 @@ class OperatorFeed:
     """Reads an embedded operator, one call of it at a time."""
 
     def __init__(self, operator: Recorded, name: str = "embedded operator") -> None:
-        self.name = name
+        self.name, self.has_phases = name, False
         self._operator = operator
         self._seen = 0
 

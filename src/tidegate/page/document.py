@@ -31,14 +31,9 @@ from tidegate.page.timeline import Sample, Timeline
 
 REFRESH_MILLISECONDS = 500
 _SPANS = {"1 minute": 60.0, "5 minutes": 300.0, "30 minutes": 1800.0, "everything": None}
-_PHASES = {
-    "addBatch": "#2a9d6f",
-    "latestOffset": "#8ecae6",
-    "queryPlanning": "#f4a261",
-    "walCommit": "#b56576",
-    "commitOffsets": "#6d597a",
-    "getBatch": "#457b9d",
-}
+_PHASES = {"addBatch": "#2a9d6f", "queryPlanning": "#f4a261", "other": "#94a3b8"}
+"""The phases of a batch under Spark's names, with their colours."""
+_WHOLE = "triggerExecution"
 _TEMPLATE = Template("""\
 <!DOCTYPE html>
 <html lang="en">
@@ -49,7 +44,7 @@ _TEMPLATE = Template("""\
 {{ bokeh_css }}
 {{ bokeh_js }}
 <style>
-html, body { margin: 0; background: #f1f5f9; }
+html, body { margin: 0; background: #f1f5f9; overflow-x: clip; }
 body { padding: 18px 22px 40px; box-sizing: border-box; }
 </style>
 </head>
@@ -63,6 +58,18 @@ _CARD = """\
 :host { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 12px 14px;
   box-sizing: border-box; }
 """
+
+
+_WRAPPED = ":host { flex-wrap: wrap; }"
+"""A row whose parts go to the next line where the window is narrow."""
+_AT_THE_BOTTOM = ":host { align-items: flex-end; }"
+_PLOT_WIDTH, _WAITS_WIDTH, _SERIES_WIDTH = 560, 330, 240
+"""The widths in pixels that parts have at least, where the window has as much."""
+
+
+def _flexible(width: int, *, grows: int = 1) -> dict[str, str]:
+    """The styles of a part that is at least this wide, or as wide as the window."""
+    return {"flex": f"{grows} 1 {width}px", "min-width": f"min({width}px, 100%)"}
 
 
 def document(doc: Document, timeline: Timeline, feed: Feed) -> None:
@@ -84,15 +91,17 @@ class _View:
         self._shown = -1
         self._header, self._waits = _div("header"), _div("waits")
         status = timeline.status
-        self.plot = TimePlot(ticks=status is not None and status.ticks)
+        self.plot = TimePlot(ticks=status is not None and status.ticks, legend=False)
         self._follow = Toggle(label="Follow", active=True, width=80, button_type="default")
         self._span = Select(value="5 minutes", options=list(_SPANS), width=120)
-        self._series = _Series(has_phases=status is None or status.runtime == "spark")
+        self._series = _Series(has_phases=feed.has_phases)
         self._key = TextInput(placeholder="user=alice", title="Key", width=240, name="key")
         self._window = TextInput(
             placeholder="2026-01-01T10:00:00Z/2026-01-01T10:01:00Z, or one instant",
             title="Window (empty: all)",
             width=420,
+            max_width=420,
+            styles={"max-width": "100%"},
             name="window",
         )
         self._ask = Button(label="Show history", button_type="primary", width=130, name="why")
@@ -103,19 +112,36 @@ class _View:
         self.layout = self._layout()
 
     def _layout(self) -> Any:
-        controls = row(self._follow, self._span, align="end")
+        # The toolbar of the plot is in the same line.
+        legend = Div(text=panels.legend(), sizing_mode="stretch_width", styles=_flexible(300))
+        controls = row(
+            self._follow,
+            self._span,
+            legend,
+            sizing_mode="stretch_width",
+            styles={"margin-bottom": "-30px", "padding-right": "150px", "z-index": "1"},
+            stylesheets=[_WRAPPED],
+        )
         main = column(
-            controls, self.plot.figure, sizing_mode="stretch_width", stylesheets=[self._card]
+            controls,
+            self.plot.figure,
+            sizing_mode="stretch_width",
+            styles=_flexible(_PLOT_WIDTH, grows=3),
+            stylesheets=[self._card],
         )
         waits = column(
             self._waits,
-            width=430,
-            height=650,
-            styles={"overflow-y": "auto"},
+            sizing_mode="stretch_width",
+            styles={**_flexible(_WAITS_WIDTH), "max-height": "622px", "overflow-y": "auto"},
             stylesheets=[self._card],
         )
         asked = row(
-            self._key, self._window, column(Div(text="", height=14), self._ask), margin=(0, 0, 6, 0)
+            self._key,
+            self._window,
+            self._ask,
+            sizing_mode="stretch_width",
+            margin=(0, 0, 6, 0),
+            stylesheets=[_WRAPPED, _AT_THE_BOTTOM],
         )
         history = column(
             Div(text=panels.history_head(), sizing_mode="stretch_width"),
@@ -126,14 +152,20 @@ class _View:
         )
         return column(
             self._header,
-            row(main, waits, sizing_mode="stretch_width", spacing=14),
+            row(main, waits, sizing_mode="stretch_width", spacing=14, stylesheets=[_WRAPPED]),
             row(
                 *(
-                    column(one, sizing_mode="stretch_width", stylesheets=[self._card])
+                    column(
+                        one,
+                        sizing_mode="stretch_width",
+                        styles=_flexible(_SERIES_WIDTH),
+                        stylesheets=[self._card],
+                    )
                     for one in self._series.figures
                 ),
                 sizing_mode="stretch_width",
                 spacing=14,
+                stylesheets=[_WRAPPED],
             ),
             history,
             sizing_mode="stretch_width",
@@ -217,11 +249,12 @@ class _Series:
             legend_label=list(_PHASES),
         )
         legend = plot.legend[0]
-        legend.location, legend.background_fill_alpha = "top_left", 0.6
+        legend.orientation, legend.location = "horizontal", "top_left"
+        legend.background_fill_alpha, legend.border_line_color = 0.6, None
         legend.label_text_font_size, legend.label_text_color = "9px", MUTED
         legend.glyph_height = legend.glyph_width = legend.label_height = 9
-        legend.spacing = legend.padding = 1
-        legend.border_line_color = None
+        legend.spacing, legend.padding, legend.margin = 8, 1, 0
+        plot.y_range.range_padding = 0.3
         return plot
 
     def update(self, samples: list[Sample]) -> None:
@@ -236,8 +269,17 @@ class _Series:
         }
         self._stacks.data = {
             "t": times,
-            **{name: [sample.phases.get(name, 0) for sample in samples] for name in _PHASES},
+            **{name: [_phase(sample, name) for sample in samples] for name in _PHASES},
         }
+
+
+def _phase(sample: Sample, name: str) -> float:
+    """The seconds of a phase; those of all the smaller ones together."""
+    known = sample.phases
+    if name != "other":
+        return known.get(name, 0.0)
+    shown = sum(known.get(one, 0.0) for one in _PHASES)
+    return max(0.0, known.get(_WHOLE, shown) - shown)
 
 
 def _small(title: str) -> Any:
@@ -250,7 +292,8 @@ def _small(title: str) -> Any:
         toolbar_location=None,
         min_border_left=46,
     )
-    plot.xaxis.ticker.desired_num_ticks = 4
+    plot.x_range.default_span = 60_000
+    plot.xaxis.ticker.desired_num_ticks = 3
     plot.yaxis.ticker.desired_num_ticks = 4
     plot.y_range.start = 0
     plot.y_range.min_interval = 1e-3

@@ -66,6 +66,8 @@ class Feed(Protocol):
     """The source of a page. It is called from one thread, `why` from another one."""
 
     name: str
+    has_phases: bool
+    """Whether its status has the phases of micro-batches."""
 
     def read(self) -> Reading:
         """The status now, and the moments that are new."""

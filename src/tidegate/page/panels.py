@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from tidegate.html import STYLE, escaped, table
@@ -17,6 +18,7 @@ _STATES = {
     "unknown": "#94a3b8",
 }
 _SOURCES = 12
+_INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d(?:\.\d{3})?)\d*Z")
 _STYLE = f"""{STYLE}<style>
 .tg-top {{ display:flex; align-items:center; gap:12px; margin-bottom:12px; }}
 .tg-top h1 {{ font-size:20px; font-weight:650; margin:0; color:#0f172a; }}
@@ -27,7 +29,12 @@ _STYLE = f"""{STYLE}<style>
 .tg-tile b {{ display:block; font-size:19px; font-weight:650; color:#0f172a; margin-top:2px;
   white-space:nowrap; font-variant-numeric:tabular-nums; }}
 .tg-tile span {{ color:#64748b; font-size:12px; }}
-.tg-tile i {{ color:#94a3b8; font-size:12px; font-style:normal; white-space:nowrap; }}
+.tg-tile i {{ color:#64748b; font-size:12px; font-style:normal; }}
+.tg-legend {{ display:flex; flex-wrap:wrap; gap:2px 14px; padding-top:7px; color:#64748b;
+  font-size:12px; }}
+.tg-legend span {{ white-space:nowrap; }}
+.tg-legend i {{ display:inline-block; width:16px; margin-right:5px; vertical-align:middle; }}
+.tg time {{ white-space:nowrap; font-variant-numeric:tabular-nums; }}
 .tg-say {{ margin:0 0 10px; padding:0; list-style:none; }}
 .tg-say li {{ padding:6px 0; border-bottom:1px solid #f1f5f9; line-height:1.45; }}
 .tg-say li:first-child {{ font-weight:600; }}
@@ -119,7 +126,7 @@ def waits(status: QueryStatus | None, error: str) -> str:
         parts.append(_sources(status))
     explained = status.explanation
     if explained is not None:
-        sentences = "".join(f"<li>{escaped(text)}</li>" for text in explained.sentences)
+        sentences = "".join(f"<li>{_sentence(text, status)}</li>" for text in explained.sentences)
         parts.append(
             f'<h2 class="tg">Why is there no output yet?</h2><ul class="tg-say">{sentences}</ul>'
         )
@@ -133,8 +140,25 @@ def waits(status: QueryStatus | None, error: str) -> str:
             )
             for one in status.happenings[:6]
         ]
-        parts.append(f'<h2 class="tg">What happens next</h2>{table(("when", "what"), rows)}')
+        listed = _timed(table(("when", "what"), rows), status)
+        parts.append(f'<h2 class="tg">What happens next</h2>{listed}')
     return f'{_STYLE}<div class="tg">{"".join(parts)}</div>'
+
+
+def _sentence(text: str, status: QueryStatus) -> str:
+    return _timed(escaped(text), status)
+
+
+def _timed(html: str, status: QueryStatus) -> str:
+    """HTML with the instants of today as times of day; the whole instant is a tooltip."""
+    today = when(status.now)[:10]
+
+    def short(found: re.Match[str]) -> str:
+        date, time = found.groups()
+        shown = time if date == today else f"{date} {time}"
+        return f'<time title="{found[0]}">{shown}</time>'
+
+    return _INSTANT.sub(short, html)
 
 
 def _sources(status: QueryStatus) -> str:
@@ -155,6 +179,25 @@ def _sources(status: QueryStatus) -> str:
         '<h2 class="tg">Sources</h2><table><thead><tr><th>source</th><th>status</th>'
         f"<th>watermark</th><th></th></tr></thead><tbody>{''.join(rows)}</tbody></table>{rest}"
     )
+
+
+_LEGEND = (
+    ("watermark", "height:3px;background:#c1121f"),
+    ("source", "height:2px;background:#6d597a"),
+    ("early pane", "height:7px;background:#8ecae6"),
+    ("on-time pane", "height:7px;background:#2a9d6f"),
+    ("late pane", "height:7px;background:#f08c2e"),
+    ("waiting window", "height:5px;background:#94a3b8;opacity:.55"),
+)
+
+
+def legend() -> str:
+    """What the colours of the plot mean."""
+    lines = "".join(
+        f'<span><i style="{look}"></i>{escaped(name)}</span>' for name, look in _LEGEND
+    )
+    cross = '<span><b style="color:#d62846">×</b> late row</span>'
+    return f'{_STYLE}<div class="tg tg-legend">{lines}{cross}</div>'
 
 
 def history_head() -> str:

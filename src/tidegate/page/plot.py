@@ -41,8 +41,8 @@ _TICKS = DatetimeTickFormatter(
 class TimePlot:
     """The plot of a timeline; `update` brings it up to date."""
 
-    def __init__(self, *, ticks: bool = False, height: int = 570) -> None:
-        """`ticks`: whether event times are plain numbers."""
+    def __init__(self, *, ticks: bool = False, height: int = 570, legend: bool = True) -> None:
+        """`ticks`: whether event times are plain numbers; `legend`: whether the plot has one."""
         self.ticks = ticks
         self.bars = ColumnDataSource(_empty_bars())
         self.late = ColumnDataSource({"x": [], "y": [], "time": [], "rows": []})
@@ -64,10 +64,10 @@ class TimePlot:
             toolbar_location="above",
             output_backend="canvas",
         )
-        self._draw()
+        self._draw(legend=legend)
         style(self.figure)
 
-    def _draw(self) -> None:
+    def _draw(self, *, legend: bool) -> None:
         plot = self.figure
         plot.segment(
             "x0", "y", "x1", "y", source=self.waiting, color=WAITING, line_width=5, alpha=0.55
@@ -82,6 +82,12 @@ class TimePlot:
         late = plot.scatter(
             "x", "y", source=self.late, marker="x", color=LATE_ROW, size=8, line_width=1.6
         )
+        if legend:
+            self._add_legend(mark, late)
+        self._add_hover(drawn, sources, late)
+
+    def _add_legend(self, mark: Any, late: Any) -> None:
+        plot = self.figure
         # Glyphs without data give the legend one entry for each colour.
         keys = [
             (
@@ -110,9 +116,12 @@ class TimePlot:
             glyph_width=16,
         )
         plot.add_layout(legend, "above")
+
+    def _add_hover(self, drawn: Any, sources: Any, late: Any) -> None:
+        """The texts of bars, lines and late rows under the pointer."""
         when = "{%F %H:%M:%S}"
         bounds = "@start_text – @end_text"
-        plot.add_tools(
+        self.figure.add_tools(
             HoverTool(
                 renderers=[drawn],
                 tooltips=[

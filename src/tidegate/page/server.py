@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import secrets
 import socket
 import threading
@@ -93,6 +94,8 @@ class Page:
             ) from error
         listening.setblocking(False)
         self._port = listening.getsockname()[1]
+        # It warns of each message to a tab that was closed meanwhile.
+        logging.getLogger("bokeh.server.views.ws").setLevel(logging.ERROR)
         started = threading.Event()
         self._run("page", lambda: self._serve(listening, started))
         started.wait()

@@ -14,6 +14,8 @@ from tidegate.page.feed import Moment, Reading
 
 MAX_BARS, MAX_POINTS = 4000, 2000
 MAX_MARKS, MAX_SAMPLES = 1200, 600
+RATE_SPAN = 10_000_000
+"""The last part of the clock over which the rate of rows is counted, in microseconds."""
 MAX_SOURCES = 24
 """The number of sources that have a line of their own."""
 
@@ -66,7 +68,8 @@ class Timeline:
         self.sources: dict[str, Line] = {}
         self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._bars = self._points = 0
-        self._former: QueryStatus | None = None
+        self._counted: deque[tuple[int, int]] = deque()
+        """The clock and the number of events of the last readings, for the rate."""
 
     def add(self, reading: Reading) -> None:
         """Take a reading."""
@@ -114,14 +117,9 @@ class Timeline:
         self.status = status
 
     def _add_sample(self, status: QueryStatus) -> None:
-        former, self._former = self._former, status
-        events = status.counters.get("events", 0)
-        elapsed = 0 if former is None else (status.now - former.now) / 1e6
-        rate = 0.0
-        if former is not None and elapsed > 0:
-            rate = max(0, events - former.counters.get("events", 0)) / elapsed
-        elif former is not None:
+        if self._counted and status.now <= self._counted[-1][0]:
             return
+        rate = self._rate(status.now, status.counters.get("events", 0))
         self.samples.append(
             Sample(
                 status.now,
@@ -132,6 +130,14 @@ class Timeline:
                 {name: ms / 1000 for name, ms in status.phases.items()},
             )
         )
+
+    def _rate(self, now: int, events: int) -> float:
+        """Rows per second, over the last seconds: a batch counts all of its rows at once."""
+        while len(self._counted) > 1 and self._counted[1][0] <= now - RATE_SPAN:
+            self._counted.popleft()
+        self._counted.append((now, events))
+        clock, before = self._counted[0]
+        return max(0, events - before) / ((now - clock) / 1e6) if now > clock else 0.0
 
     # Columns for the plot
 

@@ -24,7 +24,6 @@ _COLOURS = {
     "open": "#457b9d",
     "early": "#3a9cc4",
     "on_time": "#2a9d6f",
-    "on-time": "#2a9d6f",
 }
 _LATE_PANE = "#f08c2e"
 
@@ -48,7 +47,7 @@ def _step(found: History, step: Step) -> str:
     kind, colour = step.kind, _COLOURS.get(step.kind, "#94a3b8")
     if isinstance(step, Fired):
         kind = f"{step.timing.replace('_', '-')} pane"
-        colour = _COLOURS.get(step.timing, _LATE_PANE)
+        colour = _LATE_PANE if step.timing == "late" else _COLOURS[step.timing]
     at = "" if step.at is None else format_instant(step.at).replace("T", " ").rstrip("Z")
     batch = "" if step.batch is None else f" · {found.unit} {step.batch:,}"
     return _line(kind, colour, f"{at}{batch}", step_text(found, step))

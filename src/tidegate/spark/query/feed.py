@@ -37,6 +37,8 @@ class QueryFeed:
         """`status`: of the handle of a running query; default: read from the checkpoint."""
         self._checkpoint, self._specs = checkpoint, specs
         self._status = status or self._stored_status
+        # Only the handle of a query has them.
+        self.has_phases = status is not None
         self._last = {PANES: -1, LATE: -1}
         metadata = read_metadata(checkpoint)
         stored = None if metadata is None else metadata.name or f"query {metadata.query[:8]}"
