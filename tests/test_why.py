@@ -20,6 +20,7 @@ from support.known_history import (
     rows,
 )
 from tidegate.operators.history.facts import History
+from tidegate.operators.history.question import parse_key, question
 
 
 def stream() -> tg.Stream:
@@ -70,7 +71,9 @@ def test_a_pane_names_the_values_that_it_changed():
 
 
 def test_an_open_window_says_what_it_waits_for():
-    (window,) = played().why("a", at(101)).open
+    found = played().why("a", at(101))
+    (window,) = found.open
+    assert "has 1 row and no pane yet; it waits until the watermark" in str(found)
     assert (window.start, window.end) == (at(101), at(111))
     assert (window.rows, window.pending, window.panes) == (1, 1, 0)
     assert window.waits is not None
@@ -101,6 +104,61 @@ def test_a_key_without_rows_has_an_empty_history():
     found = played().why("nobody")
     assert (found.steps, found.open) == ((), ())
     assert "No pane, no late row and no open window" in str(found)
+
+
+def test_a_window_without_rows_differs_from_an_unknown_key():
+    op = played()
+    elsewhere = op.why("a", at(500), at(600))
+    assert (elsewhere.steps, elsewhere.open, elsewhere.others) == ((), (), (9, 1))
+    assert "The key has 9 rows of panes and 1 late row elsewhere" in str(elsewhere)
+    assert op.why("nobody", at(0), at(60)).others == (0, 0)
+    assert "The key has none elsewhere either." in str(op.why("nobody", at(0), at(60)))
+    with pytest.raises(tg.InputError, match="a window ends after its start, got"):
+        op.why("a", at(60), at(0))
+
+
+def test_a_row_without_a_time_is_in_the_history_of_its_key():
+    op = panes(stream()).embedded(now=at(0))
+    op.add_messages([{"user": "a", "ts": None, "v": 1}, {"user": None, "ts": at(1), "v": 1}])
+    found = op.why("a")
+    assert [(step.kind, step.time, step.reason) for step in found.steps] == [
+        ("late", None, "null_time")
+    ]
+    assert "a row without a readable time is in no window, as `null_time`" in str(found)
+    json.dumps(found.to_dict())
+    assert op.why("a", at(0), at(60)).steps == (), "it is in none of these windows"
+    assert str(op.why((None,))).startswith("Key user=null, ")
+
+
+def test_the_global_window_is_open_until_the_input_ends():
+    op = stream().window(tg.global_window()).aggregate(n=tg.count()).embedded(now=at(0))
+    op.add_messages(message(1), now=at(1))
+    assert str(op.why("a")).startswith("Key user=a, the global window: 0 panes")
+
+
+@pytest.mark.parametrize(
+    ("texts", "key"),
+    [
+        (["ann smith", "7"], {"user": "ann smith", "nr": 7}),
+        (["nr=-7", "user=a=b,c"], {"user": "a=b,c", "nr": -7}),
+        (["nr=7", "Zoë"], {"user": "Zoë", "nr": 7}),
+        (["user=null", "nr=null"], {"user": None, "nr": None}),
+        (['user="null"', "nr=1"], {"user": "null", "nr": 1}),
+    ],
+)
+def test_keys_of_the_command_line(texts: list[str], key: dict[str, Any]):
+    schema = pa.schema([("user", pa.string()), ("nr", pa.int64())])
+    assert parse_key(texts, schema) == key
+
+
+def test_a_key_of_the_page_may_hold_commas():
+    schema = pa.schema([("user", pa.string()), ("nr", pa.int64())])
+    assert question('"user=a, b",nr=1', "", schema)[0] == {"user": "a, b", "nr": 1}
+    assert question("a, b", "", schema.remove(1).with_metadata(None))[0] == {"user": "a, b"}
+    with pytest.raises(tg.InputError, match=r"`x` is not a value of the key column `nr` of type"):
+        parse_key(["a", "x"], schema)
+    with pytest.raises(tg.InputError, match="the key columns are user, nr, got no key"):
+        parse_key([], schema)
 
 
 def test_a_key_of_other_columns_is_refused():

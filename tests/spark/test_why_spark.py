@@ -71,6 +71,11 @@ def test_the_command_shows_the_same(folders: tuple[Path, Path], capsys: pytest.C
     assert [step["kind"] for step in steps] == [step.kind for step in HISTORY]
     assert main(["why", str(folders[0]), "--key", "user=a", "--key", "x"]) == 2
     assert "the key columns are user" in capsys.readouterr().err
+    assert main(["why", str(folders[0])]) == 2
+    assert "the key columns are user, got no key" in capsys.readouterr().err
+    for command in ("why", "state"):
+        assert main([command, str(folders[0]), "--key", "a", "--operator", "3"]) == 2
+        assert "the query has 1 operator, got operator=3" in capsys.readouterr().err
     assert main(["why", str(folders[0] / "missing")]) == 2
     assert "does not exist" in capsys.readouterr().err
 

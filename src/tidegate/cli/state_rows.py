@@ -31,18 +31,13 @@ def selected(
     if key is not None:
         asked["key"] = parse_key(key, found.key_schema(operator))
     start, end = parse_range(window)
-    if isinstance(_spec(found, operator), JoinSpec):
+    if isinstance(found.spec(operator), JoinSpec):
         return {side: found.messages(start, end, side=side, **asked) for side in SIDES}
     tables = {
         "windows": found.windows(start, end, **asked),
         "values": found.peek(start, end, **asked),
     }
     return {**tables, "messages": found.messages(start, end, **asked)} if messages else tables
-
-
-def _spec(found: QueryState, operator: int) -> Any:
-    specs = found.specs
-    return specs[operator] if -len(specs) <= operator < len(specs) else None
 
 
 def row_lines(tables: Mapping[str, pa.Table]) -> list[str]:

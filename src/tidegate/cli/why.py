@@ -27,7 +27,7 @@ def why(
         history = QueryHistory(location)
         low, high = parse_range(window)
         found = history.why(
-            None if key is None else parse_key(key, history.key_schema(operator)),
+            parse_key(key or [], history.key_schema(operator)),
             low,
             high if window is not None and "/" in window else None,
             operator=operator,

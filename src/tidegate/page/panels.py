@@ -193,9 +193,7 @@ _LEGEND = (
 
 def legend() -> str:
     """What the colours of the plot mean."""
-    lines = "".join(
-        f'<span><i style="{look}"></i>{escaped(name)}</span>' for name, look in _LEGEND
-    )
+    lines = "".join(f'<span><i style="{look}"></i>{escaped(name)}</span>' for name, look in _LEGEND)
     cross = '<span><b style="color:#d62846">×</b> late row</span>'
     return f'{_STYLE}<div class="tg tg-legend">{lines}{cross}</div>'
 

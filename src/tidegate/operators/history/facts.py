@@ -142,6 +142,10 @@ class History:
     open: tuple[OpenWindow, ...] = ()
     notes: tuple[str, ...] = ()
     """What is not known, and why."""
+    windows: tuple[Bounds, ...] = ()
+    """The bounds of the windows that it is about, in order."""
+    others: tuple[int, int] = (0, 0)
+    """If nothing was found: the rows of panes and the late rows that the key has elsewhere."""
     sentences: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -185,7 +189,9 @@ class History:
             return value if self.ticks else self.time(value)
         if name in _CLOCKS:
             return format_instant(value)
-        if name in {"into", "parts"}:
+        if name == "others":
+            return list(value)
+        if name in {"into", "parts", "windows"}:
             return (
                 [self._plain("start", one) for one in value]
                 if name == "into"

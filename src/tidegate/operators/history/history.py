@@ -24,7 +24,14 @@ from tidegate.operators.history.facts import (
     Step,
     Withdrawn,
 )
-from tidegate.operators.history.rows import LateRow, PaneRow, Selection, late_rows, pane_rows
+from tidegate.operators.history.rows import (
+    LateRow,
+    PaneRow,
+    Selection,
+    late_rows,
+    of_key,
+    pane_rows,
+)
 from tidegate.operators.history.text import sentences
 from tidegate.spec.aggregates import Count
 from tidegate.spec.operator import AggregateSpec
@@ -80,7 +87,20 @@ def history(recorded: Recorded, asked: Selection) -> History:
         open=tuple(window for window in recorded.open if found.has(window.start, window.end)),
         notes=recorded.notes,
     )
+    windows = {(step.start, step.end) for step in steps if step.kind != "late"}
+    windows |= {(window.start, window.end) for window in whole.open}
+    is_empty = not whole.steps and not whole.open
+    whole = dataclasses.replace(
+        whole,
+        windows=tuple(sorted(windows)),
+        others=_others(recorded, asked) if is_empty else (0, 0),
+    )
     return dataclasses.replace(whole, sentences=sentences(whole))
+
+
+def _others(recorded: Recorded, asked: Selection) -> tuple[int, int]:
+    """The rows of the key outside the range: of panes, and late ones."""
+    return (of_key(recorded.panes, asked).num_rows, of_key(recorded.late, asked).num_rows)
 
 
 _ORDER = {"rows": 0, "late": 1}
@@ -114,6 +134,13 @@ class _Windows:
             if self.has(window.start, window.end)
         ]
 
+        numbers = enumerate(_batches(self._panes))
+        self._last = {
+            **{(row.start, row.end): number for number, (_, group) in numbers for row in group},
+            **dict.fromkeys(self._open, MAX),
+        }
+        """By window, the number of the last batch in which it is there."""
+
     def has(self, start: int, end: int) -> bool:
         if self._exact:
             return (start, end) == (self._asked.low, self._asked.high)
@@ -122,8 +149,8 @@ class _Windows:
     def missed(self, row: LateRow) -> Iterator[Missed]:
         """The windows of the selection that a late row missed."""
         windows = [bounds for bounds in row.windows if self.has(*bounds)]
-        if not row.windows and row.time is not None:
-            windows = [(row.time, row.time + 1)]
+        if not row.windows:
+            windows = [(MIN, MAX) if row.time is None else (row.time, row.time + 1)]
         behind = None if row.time is None or row.watermark is None else row.watermark - row.time
         lateness = None if self._spec is None else self._spec.lateness
         for start, end in windows[:1]:
@@ -168,7 +195,7 @@ class _Windows:
         replaced: dict[Bounds, list[PaneRow]],
         number: int,
     ) -> Iterator[Step]:
-        replacing = _replaced(rows)
+        replacing, batch = _replaced(rows), {(row.start, row.end) for row in rows}
         taken: dict[Bounds, PaneRow] = {}
         withdrawn: list[Withdrawn] = []
         for place, row in enumerate(rows):
@@ -177,7 +204,7 @@ class _Windows:
                 taken[bounds] = row
             elif row.is_retraction:
                 last.pop(bounds, None)
-                into = self._successor(bounds, number)
+                into = self._successor(bounds, number, batch)
                 withdrawn.append(_withdrawal(row, into))
                 if into is not None:
                     replaced.setdefault(into, []).append(row)
@@ -206,22 +233,12 @@ class _Windows:
                 )
             yield from of
 
-    def _successor(self, bounds: Bounds, number: int) -> Bounds | None:
+    def _successor(self, bounds: Bounds, number: int, batch: Iterable[Bounds]) -> Bounds | None:
         """The session that a withdrawn one is a part of, as far as it is known."""
         if not self._merges:
             return None
-        later = [
-            (row.start, row.end)
-            for place, (_, group) in enumerate(_batches(self._panes))
-            if place >= number
-            for row in group
-        ]
-        found = [
-            (start, end)
-            for start, end in [*later, *self._open]
-            if start <= bounds[0] and bounds[1] <= end and (start, end) != bounds
-        ]
-        return min(found, key=lambda one: one[1] - one[0], default=None)
+        later = (one for one, last in self._last.items() if last >= number)
+        return _around(bounds, batch) or _around(bounds, later)
 
     def _fired(
         self, row: PaneRow, former: PaneRow | None, parts: Sequence[PaneRow], *, retracts: bool
@@ -259,6 +276,13 @@ class _Windows:
             return count
         before = [former] if former is not None else parts
         return count - sum(int(row.values[self._count] or 0) for row in before)
+
+
+def _around(bounds: Bounds, windows: Iterable[Bounds]) -> Bounds | None:
+    """The smallest other window that contains one."""
+    low, high = bounds
+    found = [one for one in windows if one[0] <= low and high <= one[1] and one != bounds]
+    return min(found, key=lambda one: one[1] - one[0], default=None)
 
 
 def _replaced(rows: Sequence[PaneRow]) -> set[int]:

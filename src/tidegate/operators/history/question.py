@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,16 +16,21 @@ Question = tuple[dict[str, Any] | None, Instant | None, Instant | None]
 
 
 def question(key: str, window: str, schema: pa.Schema) -> Question:
-    """The key, the start and the end that a reader typed; columns are separated by commas."""
-    texts = [part.strip() for part in key.split(",") if part.strip()]
-    whole = len(schema) == 1 and key
-    chosen = parse_key([key] if whole else texts, schema) if key or len(schema) else None
+    """The key, the start and the end that a reader typed.
+
+    Columns are separated by commas; values with commas are in double quotes.
+    """
+    texts = [key] if len(schema) == 1 else next(csv.reader([key], skipinitialspace=True), [])
+    chosen = parse_key([text for text in texts if text], schema) if key or len(schema) else None
     low, high = parse_range(window or None)
     return chosen, low, high if "/" in window else None
 
 
 def parse_key(texts: Sequence[str], schema: pa.Schema) -> dict[str, Any]:
-    """A key from the command line: `VALUE`s in the order of its columns, or `COLUMN=VALUE`s."""
+    """A key from the command line: `VALUE`s in the order of its columns, or `COLUMN=VALUE`s.
+
+    The value `null` is null, and `"null"` a text.
+    """
     named: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -34,16 +41,24 @@ def parse_key(texts: Sequence[str], schema: pa.Schema) -> dict[str, Any]:
             named[free[0]] = text
     if len(named) != len(texts) or set(named) != set(schema.names):
         raise InputError(
-            f"the key columns are {', '.join(schema.names) or 'none'}, got {' '.join(texts)}. Hint:"
-            " --key VALUE for each of them, or --key COLUMN=VALUE"
+            f"the key columns are {', '.join(schema.names) or 'none'}, got"
+            f" {' '.join(texts) or 'no key'}. Hint: VALUE or COLUMN=VALUE for each of them"
         )
+    return {name: _value(text, schema.field(name)) for name, text in named.items()}
+
+
+def _value(text: str, column: pa.Field) -> Any:
+    """A value of a key column."""
+    if text == "null":
+        return None
+    given = json.loads(text) if text == '"null"' else text
     try:
-        return {
-            name: pa.array([text]).cast(schema.field(name).type)[0].as_py()
-            for name, text in named.items()
-        }
-    except pa.ArrowInvalid as error:
-        raise InputError(f"the key {' '.join(texts)} does not fit {schema}: {error}") from error
+        return pa.array([given]).cast(column.type)[0].as_py()
+    except pa.ArrowException as error:
+        raise InputError(
+            f"`{text}` is not a value of the key column `{column.name}` of type {column.type}:"
+            f" {error}"
+        ) from error
 
 
 def parse_range(window: str | None) -> tuple[Instant | None, Instant | None]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InputError
-from tidegate.instants import MAX, MIN
+from tidegate.instants import MAX, MIN, format_instant
 from tidegate.kernel.frame import to_arrow
 from tidegate.operators.results import late_name
 from tidegate.spec.operator import RESERVED
@@ -31,6 +31,13 @@ class Selection:
     low: int = MIN
     high: int = MAX
 
+    def __post_init__(self) -> None:
+        if self.low >= self.high:
+            raise InputError(
+                f"a window ends after its start, got [{format_instant(self.low)},"
+                f" {format_instant(self.high)})"
+            )
+
     @classmethod
     def of(cls, key: Any, names: Sequence[str], start: int | None, end: int | None) -> Selection:
         """A key given as a value, a tuple or a dictionary; without `end`, the instant `start`."""
@@ -39,6 +46,11 @@ class Selection:
             MIN if start is None else start,
             (MAX if start is None else start + 1) if end is None else end,
         )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all windows of the key."""
+        return (self.low, self.high) == (MIN, MAX)
 
     def overlaps(self, start: int, end: int) -> bool:
         """Whether a window is one of the range."""
@@ -185,7 +197,8 @@ _OF_LATE = frozenset({"class", "reason", "detail", "watermark", "windows", "emit
 def _concerns(asked: Selection, windows: Sequence[tuple[int, int]], time: int | None) -> bool:
     if windows:
         return any(asked.overlaps(start, end) for start, end in windows)
-    return time is not None and asked.overlaps(time, time + 1)
+    # A row without a time is in no window, but it is a row of the key.
+    return asked.is_whole if time is None else asked.overlaps(time, time + 1)
 
 
 def of_key(rows: pa.Table, asked: Selection) -> pa.Table:

@@ -33,19 +33,36 @@ def sentences(found: History) -> tuple[str, ...]:
     texts += [f"{_place(found, step)}  {step_text(found, step)}" for step in found.steps]
     texts += [open_text(found, window) for window in found.open]
     if not found.steps and not found.open:
-        texts.append("No pane, no late row and no open window of this key was found there.")
+        texts.append(_nothing(found))
     return (*texts, *(f"Note: {note}" for note in found.notes))
 
 
+def _nothing(found: History) -> str:
+    """Why a history is empty: the key is unknown, or the window."""
+    is_whole = found.start is None and found.end is None
+    there = "" if is_whole else " in this range"
+    text = f"No pane, no late row and no open window of this key was found{there}."
+    if any(found.others):
+        panes, late = found.others
+        rows = [
+            *([f"{many(panes, 'row')} of panes"] if panes else []),
+            *([many(late, "late row")] if late else []),
+        ]
+        return f"{text} The key has {' and '.join(rows)} elsewhere; omit the window to see them."
+    return text if is_whole else f"{text} The key has none elsewhere either."
+
+
 def _head(found: History) -> str:
-    key = ", ".join(f"{name}={value}" for name, value in found.key.items())
-    windows = _windows(found)
+    key = ", ".join(
+        f"{name}={'null' if value is None else value}" for name, value in found.key.items()
+    )
+    windows = found.windows
     panes = sum(step.kind == "pane" for step in found.steps)
     late = sum(step.kind == "late" for step in found.steps)
-    only = next(iter(windows)) if len(windows) == 1 else None
-    where = (
-        f"window {bounds_text(found, only)}" if only is not None else many(len(windows), "window")
-    )
+    where = many(len(windows), "window")
+    if len(windows) == 1:
+        text = bounds_text(found, windows[0])
+        where = f"window {text}" if text.startswith("[") else text
     return (
         f"{f'Key {key}' if key else 'All rows'}, {where}: {many(panes, 'pane')},"
         f" {many(late, 'late row')}."
@@ -108,12 +125,7 @@ def _fired(found: History, step: Fired) -> str:
 def _of(found: History, step: Step) -> str:
     """The bounds of the window of a step; empty if the history is of this window only."""
     bounds = (step.start, step.end)
-    return "" if _windows(found) == {bounds} else bounds_text(found, bounds)
-
-
-def _windows(found: History) -> set[Bounds]:
-    windows = {(step.start, step.end) for step in found.steps if step.kind != "late"}
-    return windows | {(window.start, window.end) for window in found.open}
+    return "" if found.windows == (bounds,) else bounds_text(found, bounds)
 
 
 def cause_text(found: History, step: Fired) -> str:
@@ -154,7 +166,10 @@ def _merged(found: History, step: Merged) -> str:
 
 
 def _missed(found: History, step: Missed) -> str:
-    time = "a row without a time" if step.time is None else f"the row of {found.time(step.time)}"
+    if step.time is None:
+        detail = f" ({step.detail})" if step.detail else ""
+        return f"Late: a row without a readable time is in no window, as `{step.reason}`{detail}."
+    time = f"the row of {found.time(step.time)}"
     far = ""
     if step.behind is not None and step.behind > 0:
         far = f" It is {_span(found, step.behind)} behind the watermark"
@@ -171,7 +186,8 @@ def open_text(found: History, window: OpenWindow) -> str:
     """What an open window holds and waits for."""
     name = f"Open: {bounds_text(found, (window.start, window.end))} has {many(window.rows, 'row')}"
     panes = f"{many(window.panes, 'pane')} so far" if window.panes else "no pane yet"
-    pending = f", {window.pending:,} of them in no pane" if window.pending else ""
+    new = window.pending and window.panes
+    pending = f", with {many(window.pending, 'row')} since the last one" if new else ""
     if window.waits is None:
         over = (
             "until retention evicts it"
@@ -191,6 +207,7 @@ def _words(found: History) -> Wording:
             since=None,
             now=found.now or 0,
             newest=None,
+            is_scheduled=found.unit == "batch",
             ticks=found.ticks,
             trigger=found.trigger,
         )

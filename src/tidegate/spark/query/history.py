@@ -120,7 +120,8 @@ class QueryHistory:
 
     def _key_names(self, state: QueryState | None, operator: int) -> Sequence[str]:
         if state is not None:
-            return [*state.specs[operator].key]
+            spec = state.spec(operator)
+            return [] if spec is None else [*spec.key]
         return self.key_schema().names
 
     def _held(self, state: QueryState | None, operator: int, asked: Selection) -> Recorded:
@@ -130,7 +131,7 @@ class QueryHistory:
         operators = _aggregates(state, operator, asked)
         bound = [one for one in operators if one.is_bound]
         if not bound:
-            spec: Any = state.specs[operator]
+            spec: Any = state.spec(operator)
             return Recorded(empty, empty, spec)
         last = max(bound, key=lambda one: one.progress.now)
         watermark = last.progress.watermark
@@ -297,7 +298,7 @@ def _aggregates(
     state: QueryState, operator: int, asked: Selection | None = None
 ) -> list[WindowedAggregate]:
     """The shards of an aggregate; raises `InputError` for a join."""
-    if isinstance(state.specs[operator], JoinSpec):
+    if isinstance(state.spec(operator), JoinSpec):
         raise InputError(
             "a join has no windows with a history. Hint: tidegate state shows its rows; `operator=`"
             " selects an aggregate of the query"

@@ -36,6 +36,7 @@ from tidegate.spark.query.state.status import source_status
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.state_store import SparkStore
 from tidegate.spec.join import Upstream
+from tidegate.units import many
 
 _SCANNED = 20_000
 """A status explains windows of single keys in detail up to this number of them."""
@@ -127,6 +128,12 @@ class QueryState:
         """The watermark of the last operator in microseconds; None while there is none."""
         found = max((one.progress.watermark for one in self._operators(-1)), default=MIN)
         return None if found == MIN else found
+
+    @_consistent
+    def spec(self, operator: int = -1) -> Upstream | None:
+        """The specification of an operator; None before the first batch with rows."""
+        found = self._operators(operator)
+        return found[0].declared if found else None
 
     @_consistent
     def key_schema(self, operator: int = -1) -> pa.Schema:
@@ -353,8 +360,8 @@ class QueryState:
             stage, position = places[number]
         except IndexError:
             raise InputError(
-                f"the query has {len(places)} operators, got operator={number}. Hint: they count"
-                " from 0, in the order of the data"
+                f"the query has {many(len(places), 'operator')}, got operator={number}. Hint:"
+                " they count from 0, in the order of the data"
             ) from None
         shards, first = self._layout(stage).ids, self._first_shard(stage)[position]
         if key is not None and isinstance(first, WindowedAggregate) and first.is_bound:
