@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.examples import examples
-from tidegate.spark.sources.json_depth import MAX_DEPTH, depth, is_too_deep
+from tidegate.operators.ingest.json_depth import MAX_DEPTH, depth, is_too_deep
 
 values = st.recursive(
     st.none() | st.integers() | st.text(alphabet='[]{}"\\\n é', max_size=12),

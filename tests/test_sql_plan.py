@@ -444,6 +444,21 @@ def test_aggregates_of_the_user_are_known_by_name():
         ("SELECT item FROM MERGED(bid, ask)", "", "aggregated together"),
         ("SELECT SUM(bid.price + ask.id) FROM MERGED(bid, ask) EMIT CHANGES", "SUM", "one table"),
         ("SELECT SUM(MAX(price)) FROM bid EMIT CHANGES", "MAX", "inside of another"),
+        ("SELECT UPPER(ELT(1, item)) FROM bid", "ELT", "no function `ELT`"),
+        ("SELECT MAX(ELT(1, item)) FROM bid EMIT CHANGES", "ELT", "no function `ELT`"),
+        ("SELECT ELT(1, MAX(item)) FROM bid EMIT CHANGES", "ELT", "no function `ELT`"),
+        (
+            f"SELECT id FROM ask a, bid b WHERE {BOUNDS} AND ELT(1, id) = a.item",
+            "ELT",
+            "no function",
+        ),
+        ("SELECT item FROM bid WHERE ts * 2 > 3", "ts", "does not fit its columns"),
+        ("SELECT TUMBLE_END(ts, INTERVAL '1' DAY) FROM bid", "TUMBLE_END", "no function"),
+        (
+            f"SELECT SUM(price) OVER (ORDER BY ts) FROM {TUMBLE} GROUP BY window_start, window_end",
+            "SUM",
+            "has groups",
+        ),
         ("SELECT item FROM bid WHERE price > (SELECT 3 FROM ask)", "3", "subquery"),
     ],
 )

@@ -310,6 +310,45 @@ def test_errors_of_the_command_have_status_two(capsys: pytest.CaptureFixture[str
     assert run(capsys, "missing.sql")[0] == 2
 
 
+GOOD = b'{"ts": "2025-03-14T12:00:05Z", "user": "ann", "n": 1, "more": [1]}\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "decoded", "late"),
+    [
+        ([GOOD, b'{"n": 2}\n', b'{"user": null, "ts": "2025-03-14 00:00:00"}'], 0, 0),
+        ([GOOD, b"\n", GOOD], 2, 0),
+        ([GOOD, b"{\n", GOOD], 3, 1),
+        ([GOOD, GOOD.strip() + GOOD], 2, 1),
+        ([GOOD, b'{"n": 99999999999999999999}\n'], 2, 1),
+        ([GOOD, b'{"n": "3", "user": 4, "ts": 1741953605}\n'], 2, 0),
+        ([GOOD, b'{"user": "\xff"}\n', b"[1]\n"], 3, 2),
+    ],
+)
+def test_json_lines_are_read_as_a_whole_unless_one_is_odd(
+    lines: list[bytes], decoded: int, late: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lines.json"
+    path.write_bytes(b"".join(lines))
+    query = tg.sql(
+        f"""CREATE TABLE t (ts TIMESTAMP(3), user STRING, n BIGINT)
+        WITH ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'json');
+        SELECT ts, user, n FROM t"""
+    )
+    calls = []
+    decode = json.loads
+    monkeypatch.setattr(json, "loads", lambda line: (calls.append(line), decode(line))[1])
+    found = query.collect()
+    assert len(calls) == decoded
+    assert found.late.num_rows == late
+    rows = picked(found.panes, "ts", "user", "n")
+    good = (at(5), "ann", 1)
+    assert rows[0] == good
+    assert len(rows) + late == len([line for line in lines if line.strip()])
+    if decoded == 0:
+        assert rows[1:] == [(None, None, 2), (NOON.replace(hour=0), None, None)]
+
+
 # The prompt
 
 

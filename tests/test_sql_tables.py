@@ -132,7 +132,10 @@ def test_what_is_wrong_is_refused_with_its_place(columns: str, options: str, mes
     ("kind", "expected"),
     [
         ("ARRAY<INT NOT NULL> NOT NULL", pa.list_(pa.int32())),
-        ("MAP<STRING NOT NULL, ROW(a INT NOT NULL)>", pa.map_(pa.string(), pa.struct([("a", "i4")]))),
+        (
+            "MAP<STRING NOT NULL, ROW(a INT NOT NULL)>",
+            pa.map_(pa.string(), pa.struct([("a", "i4")])),
+        ),
         ("DECIMAL(103)", None),
         ("DECIMAL(10, x)", None),
         ("ARRAY<DECIMAL(3, 4)>", None),

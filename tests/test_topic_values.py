@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from support.examples import examples
 from tidegate.errors import CorruptStateError, SpecError
+from tidegate.operators.ingest.json_depth import MAX_DEPTH
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.sources.admission import limit_events
-from tidegate.spark.sources.json_depth import MAX_DEPTH
 from tidegate.spark.sources.topics.avro import arrow_schema_of, parse_avro_schema
 from tidegate.spark.sources.topics.offsets import OffsetRange, TopicOffset, share_ranges
 from tidegate.spark.sources.topics.planner import Starting

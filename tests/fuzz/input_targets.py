@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import tidegate as tg
 from fuzz.target import Target, gzipped, json_of
 from tidegate.cli.stream_lines import Form, events_of
+from tidegate.operators.ingest.typed_rows import UNREADABLE, fit_schema
 from tidegate.spark.sources.binary_formats import Arrow, Parquet
 from tidegate.spark.sources.files import FileEntry, FilePart
 from tidegate.spark.sources.formats import Format
 from tidegate.spark.sources.text_formats import Csv, Json
 from tidegate.spark.sources.topics.values import decoder_of
-from tidegate.spark.sources.typed_rows import UNREADABLE, fit_schema
 from tidegate.state.serialization import encode_table
 
 SCHEMA = pa.schema(

@@ -98,7 +98,9 @@ class TableDefinition:
         """The table as the planner needs it."""
         columns = self.columns
         names = None if columns is None else (*columns.names, *self.proctimes)
-        return Table(self.name, self.input, names, columns, self.proctimes)
+        return Table(
+            self.name, self.input, names, columns, self.proctimes, runs_here=self.is_embedded
+        )
 
     @property
     def is_embedded(self) -> bool:

@@ -58,6 +58,8 @@ class Table:
     """Columns that stand for the time of processing."""
     source: Any = None
     """A pipeline whose rows the table has; None for rows of a source."""
+    runs_here: bool = True
+    """Whether its rows can be read in this process, so that expressions are those of DuckDB."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from tidegate.errors import InputError
+from tidegate.operators.ingest.json_text import parse_declared
 from tidegate.operators.ingest.python_rows import to_table
 from tidegate.operators.ingest.schema_cast import BROKEN, bindable
 from tidegate.sql.connectors import path_of
@@ -192,9 +193,22 @@ def _of_lines(
     """Lines as tables with the columns of a schema."""
     rest = iter(lines)
     while chunk := list(islice(rest, ROWS)):
+        table = _columnar(chunk, schema) if form == "json" else None
+        if table is not None:
+            yield table
+            continue
         found = [line for line in chunk if line.strip()]
         if found:
             yield _csv(found, schema, separator) if form == "csv" else _json(found, schema)
+
+
+def _columnar(lines: Sequence[bytes], schema: pa.Schema) -> pa.Table | None:
+    """JSON lines parsed as a whole; None if some line is not an object of the schema."""
+    try:
+        found = parse_declared(b"".join(lines), schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeDecodeError):
+        return None
+    return found if found.num_rows == len(lines) else None
 
 
 def _json(lines: Sequence[bytes], schema: pa.Schema) -> pa.Table:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 from sqlglot import exp, parse_one
+from sqlglot.errors import ErrorLevel
 
 from tidegate.errors import SqlError
 from tidegate.operators.ingest.projection import SqlCondition
@@ -44,6 +45,7 @@ _FUNCTIONS: dict[str, tuple[dict[int, str], dict[int, str]]] = {
     "UNIX_MICROS": ({1: "epoch_us(_0)"}, {1: "unix_micros(_0)"}),
     "UNIX_MILLIS": ({1: "epoch_ms(_0)"}, {1: "unix_millis(_0)"}),
     "IFNULL": ({2: "coalesce(_0, _1)"}, {2: "coalesce(_0, _1)"}),
+    "PROCTIME": ({0: "now()"}, {0: "current_timestamp()"}),
     "IS_ALPHA": (
         {1: "regexp_full_match(_0, '[A-Za-z]+')"},
         {1: "_0 RLIKE '^[A-Za-z]+$'"},
@@ -97,7 +99,8 @@ def _text(tree: exp.Expr, engine: str) -> str:
             root = found
         else:
             node.replace(found)
-    return root.sql(dialect=engine)
+    # What an engine lacks is refused by the check of its functions.
+    return root.sql(dialect=engine, unsupported_level=ErrorLevel.IGNORE)
 
 
 def _duckdb_node(node: exp.Expr) -> exp.Expr:

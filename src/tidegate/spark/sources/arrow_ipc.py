@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.spark.sources.typed_rows import is_utf8, with_errors
+from tidegate.operators.ingest.typed_rows import is_utf8, with_errors
 
 _TEXTS = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 """The types of texts, and those of their bytes."""

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from tidegate.spark.sources.typed_rows import as_text, is_utf8, rows_to_table
+from tidegate.operators.ingest.typed_rows import as_text, is_utf8, rows_to_table
 
 
 @dataclass(frozen=True)

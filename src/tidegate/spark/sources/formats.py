@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from tidegate.errors import InputError, SpecError
 from tidegate.operators.ingest.schema_cast import bindable
+from tidegate.operators.ingest.typed_rows import UNREADABLE, fit_schema, malformed_row
 from tidegate.spark.sources.files import FilePart, Folder
-from tidegate.spark.sources.typed_rows import UNREADABLE, fit_schema, malformed_row
 
 ROWS = 1 << 20
 """The maximum number of rows per read."""

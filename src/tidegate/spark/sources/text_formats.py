@@ -11,17 +11,17 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from tidegate.errors import SpecError
-from tidegate.operators.ingest.schema_cast import BROKEN
-from tidegate.spark.sources.csv_text import CsvDialect
-from tidegate.spark.sources.files import FilePart
-from tidegate.spark.sources.formats import BLOCK, MAX_LINE_BYTES, Format
-from tidegate.spark.sources.json_text import (
+from tidegate.operators.ingest.json_text import (
     decode_object,
     objects_to_table,
     parse,
     parse_declared,
     parse_inferred,
 )
+from tidegate.operators.ingest.schema_cast import BROKEN
+from tidegate.spark.sources.csv_text import CsvDialect
+from tidegate.spark.sources.files import FilePart
+from tidegate.spark.sources.formats import BLOCK, MAX_LINE_BYTES, Format
 
 _SHOWN_BYTES = 1000
 """The length of the start of a line that is too long, in its error text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -16,7 +16,8 @@ from tidegate.errors import SpecError
 from tidegate.spec import aggregates as tg
 from tidegate.spec.aggregates import Aggregate
 from tidegate.sql.plan import AggregateMaker
-from tidegate.sql.planner.relation import physical
+from tidegate.sql.planner.checking import check
+from tidegate.sql.planner.relation import Merged, Relation, physical
 from tidegate.sql.planner.scope import Scope
 
 Name = Callable[[exp.Expr], str]
@@ -69,10 +70,11 @@ class AggregateReader:
         scope: Scope,
         users: Mapping[str, AggregateMaker | Aggregate],
         name: Name,
-        merged: Iterable[str] = (),
+        relation: Relation,
     ) -> None:
-        """`merged` are the names of the tables of a merge."""
-        self.scope, self._name, self._merged = scope, name, frozenset(merged)
+        self.scope, self._name, self._relation = scope, name, relation
+        source = relation.source
+        self._merged = frozenset(source.names if isinstance(source, Merged) else ())
         self._users = {key.upper(): value for key, value in users.items()}
 
     def is_aggregate(self, node: exp.Expr) -> bool:
@@ -134,7 +136,9 @@ class AggregateReader:
             raise self.scope.error(
                 inner, "an aggregate is inside of another one", "aggregate in a subquery first"
             )
-        return self._name(self.scope.resolve(node))
+        resolved = self.scope.resolve(node)
+        check(self.scope, self._relation, [(node, resolved)])
+        return self._name(resolved)
 
     def _call(self, call: exp.Expr) -> Aggregated:
         kind = type(call)

@@ -16,6 +16,7 @@ from tidegate.spec.windows import Axis, Global, Inherited, Session, Window
 from tidegate.sql.nodes import WindowCall
 from tidegate.sql.plan import Catalog
 from tidegate.sql.planner.aggregates import AggregateReader
+from tidegate.sql.planner.checking import check
 from tidegate.sql.planner.emission import emitting
 from tidegate.sql.planner.inputs import Columns, opened
 from tidegate.sql.planner.relation import (
@@ -24,7 +25,6 @@ from tidegate.sql.planner.relation import (
     START,
     TIME,
     Field,
-    Merged,
     Relation,
     Role,
     Windowing,
@@ -132,14 +132,18 @@ class Grouping:
             self.scope,
             self.context.catalog.aggregates,
             self.columns.name,
-            source.names if isinstance(source := self.relation.source, Merged) else (),
+            self.relation,
         )
         self._name_keys(groups)
         fields = self._fields()
         having = self._having(fields)
         panes = self._panes()
         where = [*(self.windowing.where if self.windowing else ()), *having]
-        return Relation(panes, tuple(fields), tuple(where), lineage=(panes,))
+        found = Relation(panes, tuple(fields), tuple(where), lineage=(panes,))
+        items = [*self.items, *conjuncts(getattr(self.select.args.get("having"), "this", None))]
+        shown = [*(one.expression for one in fields), *having]
+        check(self.scope, found, list(zip(items, shown, strict=True)))
+        return found
 
     # Groups
 
@@ -274,6 +278,7 @@ class Grouping:
             resolved = self.scope.resolve(expression)
             if isinstance(resolved, exp.Literal):
                 continue
+            check(self.scope, self.relation, [(expression, resolved)])
             name = self.columns.name(resolved, alias, role="_k")
             if self._is_reserved(name):
                 name = self.columns.name(resolved, role="_k", copies=True)
@@ -293,6 +298,12 @@ class Grouping:
         taken: list[Field] = []
         for number, item in enumerate(self.items):
             node, alias = _unaliased(item), item.alias or None
+            if node.find(exp.Window):
+                raise self.scope.error(
+                    node,
+                    "OVER and ROW_NUMBER read rows, and this query has groups",
+                    "group in a subquery: SELECT ... OVER (...) FROM (SELECT ... GROUP BY ...)",
+                )
             wanted = alias if self.reader.is_aggregate(node) else None
             expression = self._over_panes(node, wanted)
             role = self._bound_role(node) or Role.PLAIN

@@ -19,6 +19,7 @@ from tidegate.spec.windows import Axis, Global, Hopping, Session, Tumbling
 from tidegate.sql.intervals import ticks
 from tidegate.sql.nodes import TableWindow
 from tidegate.sql.plan import Table
+from tidegate.sql.planner.checking import check
 from tidegate.sql.planner.emission import joining, within_chain
 from tidegate.sql.planner.grouping import Context, padded_bound
 from tidegate.sql.planner.inputs import Columns, known_columns, opened, role_columns
@@ -31,6 +32,7 @@ from tidegate.sql.planner.relation import (
     Field,
     Relation,
     Role,
+    United,
     column_of,
     columns_in,
     conjuncts,
@@ -262,6 +264,8 @@ class JoinPlanner:
         is_asof = isinstance(sides[RIGHT].window, exp.Version)
         for condition in on:
             resolved = scope.resolve(condition)
+            if all(not isinstance(one.source, Table) or one.source.runs_here for one in sides):
+                check(scope, Relation(United((), ()), ()), [(condition, resolved)])
             used = {name[:2] for name in columns_in(resolved)}
             if used <= {_MARKS[RIGHT]} and self.how in ("inner", "left", "semi", "anti") and used:
                 found.sides[RIGHT].append(self._own(resolved))

@@ -343,7 +343,7 @@ class _OverPlanner:
     ) -> None:
         """Read the aggregates of all items; their values follow in the order of the calls."""
         scope = self.context.scope(rows)
-        reader = AggregateReader(scope, self.context.catalog.aggregates, columns.name)
+        reader = AggregateReader(scope, self.context.catalog.aggregates, columns.name, rows)
         for _, item in items:
             for node in item.find_all(exp.Window):
                 call = settled(node, windows).this

@@ -15,6 +15,7 @@ from tidegate.spec.windows import Axis, Window
 from tidegate.sql.nodes import Descriptor, TableArgument, TableWindow, WindowCall, local_name
 from tidegate.sql.plan import Branch, Catalog, QueryPlan, Table, TableScan, lookup
 from tidegate.sql.planner.aggregates import has_aggregate, unknown_function
+from tidegate.sql.planner.checking import check
 from tidegate.sql.planner.emission import merged, within_chain
 from tidegate.sql.planner.functions import known_functions
 from tidegate.sql.planner.grouping import (
@@ -250,8 +251,9 @@ class _Planner:
         scope = self.context.scope(relation)
         plain: list[exp.Expr] = []
         after: list[exp.Expr] = []
-        for condition in conditions:
-            resolved = scope.resolve(condition)
+        pairs = [(condition, scope.resolve(condition)) for condition in conditions]
+        check(scope, relation, pairs)
+        for condition, resolved in pairs:
             names = {one.name for one in relation.fields if one.role in BOUNDS}
             uses_bounds = relation.windowing is not None and (
                 columns_in(resolved) & {"window_start", "window_end"}
@@ -476,6 +478,9 @@ class _Planner:
             return self._with_row_windows(tree, relation, items)
         scope = self.context.scope(relation)
         fields = [self._field(scope, item, number) for number, item in enumerate(items)]
+        known = zip(items, fields, strict=True)
+        pairs = [(item, one.expression) for item, one in known if one.role not in PENDING]
+        check(scope, relation, pairs)
         return dataclasses.replace(relation, fields=tuple(fields), is_open=False)
 
     def _field(self, scope: Scope, item: exp.Expr, number: int) -> Field:

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import MissingExtraError, SpecError
+from tidegate.operators.ingest.typed_rows import UNREADABLE, with_errors
 from tidegate.spark.sources.topics.values import Decoded, Describe, ValueDecoder
-from tidegate.spark.sources.typed_rows import UNREADABLE, with_errors
 
 _PLAIN: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from tidegate.kernel.frame import repeat
 from tidegate.operators.ingest.schema_cast import BROKEN
+from tidegate.operators.ingest.typed_rows import malformed_row, with_errors
 from tidegate.spark.sources.topics.offsets import Place, partition_name
 from tidegate.spark.sources.topics.values import ValueDecoder, message_text, to_column
-from tidegate.spark.sources.typed_rows import malformed_row, with_errors
 
 STAMP = pa.timestamp("us", "UTC")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

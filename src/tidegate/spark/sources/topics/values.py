@@ -15,23 +15,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.ingest.schema_cast import BROKEN
-from tidegate.spark.sources.arrow_ipc import open_ipc, validated
-from tidegate.spark.sources.csv_text import CsvDialect
-from tidegate.spark.sources.formats import MAX_LINE_BYTES
-from tidegate.spark.sources.json_text import (
+from tidegate.operators.ingest.json_text import (
     decode_object,
     objects_to_table,
     parse_declared,
     parse_inferred,
 )
-from tidegate.spark.sources.typed_rows import (
+from tidegate.operators.ingest.schema_cast import BROKEN
+from tidegate.operators.ingest.typed_rows import (
     UNREADABLE,
     fit_schema,
     is_utf8,
     malformed_row,
     with_errors,
 )
+from tidegate.spark.sources.arrow_ipc import open_ipc, validated
+from tidegate.spark.sources.csv_text import CsvDialect
+from tidegate.spark.sources.formats import MAX_LINE_BYTES
 
 SINGLE = 16
 """Blocks of at most as many messages are decoded one by one if one of them is malformed."""

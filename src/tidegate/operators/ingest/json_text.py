@@ -1,7 +1,6 @@
 """JSON text: whole columns from many objects, and single objects that may be malformed.
 
-Arrow neither validates UTF-8 nor limits the depth of values, so both are checked before. This
-module does not need Spark.
+Arrow neither validates UTF-8 nor limits the depth of values, so both are checked before.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-from tidegate.spark.sources.json_depth import MAX_DEPTH, depth, is_too_deep
-from tidegate.spark.sources.typed_rows import as_text, rows_to_table
+from tidegate.operators.ingest.json_depth import MAX_DEPTH, depth, is_too_deep
+from tidegate.operators.ingest.typed_rows import as_text, rows_to_table
 
 _TOO_DEEP = f"a value is nested deeper than {MAX_DEPTH} levels"
 

@@ -1,7 +1,7 @@
 """Rows of a declared schema from values that may not fit it.
 
 A malformed row, or one with a value of the wrong type, has an error text in the column
-`schema_cast.BROKEN`; the operator sends it to `late`. This module does not need Spark.
+`schema_cast.BROKEN`; the operator sends it to `late`.
 """
 
 from __future__ import annotations
