@@ -24,13 +24,7 @@ _LARGE = 65_536
 
 def take(column: Column, index: np.ndarray) -> Column:
     """The values of a column at the given positions."""
-    if isinstance(column, np.ndarray):
-        if is_constant(column):
-            return constant(column[0], len(index))
-        if len(index) < _LARGE or column.dtype == bool:
-            return column[index]
-        return pa.array(column).take(pa.array(index)).to_numpy()
-    return column.take(pa.array(index))
+    return Frame({"": column}, len(column)).take(index)[""]
 
 
 def constant(value: Any, n: int) -> np.ndarray:
@@ -47,6 +41,11 @@ def is_constant(column: Column) -> bool:
     return isinstance(column, np.ndarray) and column.strides == (0,) and len(column) > 0
 
 
+def _resized(column: np.ndarray, n: int) -> np.ndarray:
+    """A constant column with another number of rows; a part of it is a view."""
+    return column[:n] if n <= len(column) else constant(column[0], n)
+
+
 def squeezed(column: np.ndarray) -> np.ndarray:
     """The column, as a constant where all values are equal."""
     if len(column) < 2 or is_constant(column) or (column != column[0]).any():
@@ -56,12 +55,15 @@ def squeezed(column: np.ndarray) -> np.ndarray:
 
 def concat(columns: Sequence[Column]) -> Column:
     """The columns concatenated; a mixture of NumPy and Arrow becomes Arrow."""
+    first = columns[0]
     numeric = [column for column in columns if isinstance(column, np.ndarray)]
-    if len(numeric) == len(columns):
-        total = sum(len(column) for column in numeric)
-        if all(is_constant(column) and column[0] == numeric[0][0] for column in numeric):
-            return constant(numeric[0][0], total)
-        if total < _LARGE or numeric[0].dtype == bool:
+    if isinstance(first, np.ndarray) and len(numeric) == len(columns):
+        total = sum(map(len, numeric))
+        if is_constant(first) and all(
+            is_constant(column) and column[0] == first[0] for column in numeric
+        ):
+            return constant(first[0], total)
+        if total < _LARGE or first.dtype == bool:
             return np.concatenate(numeric)
         return pa.concat_arrays([to_arrow(column) for column in numeric]).to_numpy()
     arrays = [to_arrow(column) for column in columns]
@@ -122,6 +124,16 @@ def to_arrow(column: Column | pa.ChunkedArray) -> pa.Array:
 def to_numpy(column: Column) -> np.ndarray:
     """The column as NumPy, copied only where the layout of Arrow requires it."""
     return column if isinstance(column, np.ndarray) else column.to_numpy(zero_copy_only=False)
+
+
+def plain(array: pa.Array) -> Column:
+    """A column without nulls and of fixed width as NumPy, any other as Arrow."""
+    is_plain = (
+        pa.types.is_integer(array.type)
+        or pa.types.is_floating(array.type)
+        or pa.types.is_boolean(array.type)
+    ) and array.null_count == 0
+    return array.to_numpy(zero_copy_only=False) if is_plain else array
 
 
 def repeat(value: Any, n: int, type: pa.DataType | None = None) -> pa.Array:
@@ -194,7 +206,22 @@ class Frame:
         return Frame({names.get(name, name): c for name, c in self.columns.items()}, self.length)
 
     def take(self, index: np.ndarray) -> Frame:
-        return Frame({name: take(c, index) for name, c in self.columns.items()}, len(index))
+        """The rows at the given positions."""
+        # Frames of small deliveries have more columns than rows: this loop is their time.
+        n, places, columns = len(index), None, dict[str, Column]()
+        for name, column in self.columns.items():
+            if isinstance(column, np.ndarray):
+                if column.strides == (0,):
+                    columns[name] = _resized(column, n)
+                    continue
+                if n < _LARGE or column.dtype == bool:
+                    columns[name] = column.take(index)
+                    continue
+            if places is None:
+                places = pa.array(index)
+            moved = to_arrow(column).take(places)
+            columns[name] = moved.to_numpy() if isinstance(column, np.ndarray) else moved
+        return Frame(columns, n)
 
     def where(self, mask: np.ndarray) -> Frame:
         if mask.all():
@@ -243,15 +270,7 @@ class Frame:
     @classmethod
     def from_table(cls, table: pa.Table) -> Frame:
         """The inverse of `to_table`: fixed-width columns without nulls come back as NumPy."""
-        columns: dict[str, Column] = {}
-        for name in table.column_names:
-            array = to_arrow(table.column(name))
-            plain = (
-                pa.types.is_integer(array.type)
-                or pa.types.is_floating(array.type)
-                or pa.types.is_boolean(array.type)
-            ) and array.null_count == 0
-            columns[name] = array.to_numpy(zero_copy_only=False) if plain else array
+        columns = {name: plain(to_arrow(table.column(name))) for name in table.column_names}
         return cls(columns, table.num_rows)
 
 

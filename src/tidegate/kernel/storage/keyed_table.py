@@ -2,6 +2,9 @@
 
 Contract: at most one live row has an identity. `put` takes only identities that are not live; use
 `upsert` where some may be.
+
+Rows that are put go into one run with the youngest small ones. So a small table is one run most of
+the time: a lookup searches once, and rows are read from one frame.
 """
 
 from __future__ import annotations
@@ -10,10 +13,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tidegate.kernel.frame import Frame, search_sorted, search_sorted_end
+from tidegate.kernel.frame import Frame, concat_frames, search_sorted, search_sorted_end
 from tidegate.kernel.groups import expand_ranges
 from tidegate.kernel.storage.run_store import Located, Places, RunStore
 from tidegate.state.store import Store
+
+
+_TOGETHER, _MOVED = 512, 8
+"""Up to this many rows become one run with those that are put, if these are not much fewer: at most
+so many times fewer.
+"""
 
 
 class KeyedTable(RunStore):
@@ -59,7 +68,18 @@ class KeyedTable(RunStore):
 
     def put(self, rows: Frame) -> None:
         """Add rows whose identities are not live."""
-        self.add(rows)
+        if not len(rows):
+            return
+        runs, total = [], len(rows)
+        for run in reversed(self._runs):
+            if run.live > _MOVED * total or total + run.live > _TOGETHER:
+                break
+            total += run.live
+            runs.append(run)
+        frames = [self._frame(run).where(self._live(run)) for run in reversed(runs)]
+        for run in runs:
+            self._drop(run)
+        self.add(concat_frames([*frames, rows]))
 
     def values(self, places: Places, name: str, default: int) -> np.ndarray:
         """An int64 column of the rows at places, with a default where no row was found."""

@@ -233,7 +233,7 @@ class OperatorContext:
         if self.keeps_fired_values:
             columns.update(
                 {
-                    f"v.{name}": repeat(None, n, kind)
+                    f"v.{name}": _no_value(n, kind)
                     for name, kind in self.aggregates.result_types.items()
                 }
             )
@@ -338,6 +338,13 @@ class OperatorContext:
         table = delivery.table.take(pa.array(index))
         weight = None if delivery.weight is None else delivery.weight[index]
         return Rows(table, delivery.time[index], delivery.seq[index], weight)
+
+
+def _no_value(n: int, kind: pa.DataType) -> Column:
+    """The values of panes that cells without one have: unread, see `emitted`."""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return constant(np.dtype(kind.to_pandas_dtype()).type(0), n)
+    return repeat(None, n, kind)
 
 
 def expired_end(watermark: int, lateness: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.instants import MAX
-from tidegate.kernel.frame import Column, Frame, constant, equal_rows, squeezed
+from tidegate.kernel.frame import Column, Frame, constant, equal_rows, plain, squeezed
 from tidegate.operators.aggregate.cell_values import CellValues
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import OperatorContext
@@ -180,7 +180,7 @@ class Firing:
                 )
             )
 
-    def _remembered(self, panes: Frame, values: Mapping[str, Column], timing: np.ndarray) -> Frame:
+    def _remembered(self, panes: Frame, values: Mapping[str, pa.Array], timing: np.ndarray) -> Frame:
         """What a cell remembers of each pane: its numbers and values, and the next numbers."""
         index, ns, n = panes.ints("pane_index"), panes.ints("nonspeculative_index"), len(panes)
         columns: dict[str, Column] = {
@@ -193,7 +193,7 @@ class Firing:
             "last_output_time": self.output_time(panes),
         }
         if self._context.keeps_fired_values:
-            columns.update({f"v.{name}": column for name, column in values.items()})
+            columns.update({f"v.{name}": plain(column) for name, column in values.items()})
         return Frame(columns, n)
 
     def push_out(self, cells: Frame, position: int, out: Collector) -> None:

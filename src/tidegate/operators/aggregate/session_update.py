@@ -8,7 +8,7 @@ the messages that are left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
 
@@ -40,7 +40,7 @@ from tidegate.operators.aggregate.session_spans import spans_of
 from tidegate.operators.aggregate.session_steps import Sessions, SessionSteps
 from tidegate.operators.aggregate.slices import merged_contents, merged_counts
 from tidegate.operators.ingest.delivery import Delivery
-from tidegate.spec.windows import Session
+from tidegate.spec.windows import Session, Touch
 
 _BY_START, _BY_END = ("union", "start"), ("union", "end")
 
@@ -70,6 +70,18 @@ class _Merge:
         return self.keys.take(merged.key[touched]).with_columns(
             start=merged.start[touched], end=merged.end[touched]
         )
+
+    def of(self, assigned: Assigned, mask: np.ndarray, touch: Touch) -> _Merge:
+        """The merge of some of its intervals, while its sessions are as they were."""
+        if mask.all():
+            return self
+        sessions, old = replace(self.sessions, code=self.sessions.code[mask]), self.old
+        extension = extend(
+            (sessions.owner, old.ints("start"), old.ints("end")),
+            (sessions.code, assigned.start[mask], assigned.end[mask]),
+            touch,
+        )
+        return _Merge(sessions, self.places, extension)
 
 
 class SessionUpdate(CellUpdate):
@@ -111,25 +123,39 @@ class SessionUpdate(CellUpdate):
         """Take the first rows of each key; returns the entries that are left."""
         merge = self._merge_rows(delivery, assigned)
         block = self.steps.block(delivery, assigned, merge.sessions, pace)
+        grown = False
         if block.plan is not None:
-            taken = self._grow(delivery, _some(assigned, block.several), block.plan, out)
-            if not taken:
+            several = merge.of(assigned, block.several, self._touch)
+            grown = self._grow(
+                delivery, _some(assigned, block.several), several, block.plan, out
+            )
+            if not grown:
                 # A row cannot be aggregated: its sessions fire one after the other.
                 block = self.steps.block(delivery, assigned, merge.sessions, pace, once=True)
-        whole = merge if block.together.all() else None
-        self._absorb_together(delivery, _some(assigned, block.together), out, pace, whole)
+        if block.together.any():
+            part = None if grown else merge.of(assigned, block.together, self._touch)
+            self._absorb_together(delivery, _some(assigned, block.together), out, pace, part)
         return _some(assigned, ~(block.together | block.several))
 
-    def _growth(self, merge: _Merge, assigned: Assigned) -> Growth:
-        touch = cast("Session", self.context.spec.window).touch
-        return Growth.of(merge.extension, assigned.start, assigned.end, touch)
+    @property
+    def _touch(self) -> Touch:
+        return cast("Session", self.context.spec.window).touch
 
-    def _grow(self, delivery: Delivery, assigned: Assigned, plan: Schedule, out: Collector) -> bool:
+    def _growth(self, merge: _Merge, assigned: Assigned) -> Growth:
+        return Growth.of(merge.extension, assigned.start, assigned.end, self._touch)
+
+    def _grow(
+        self,
+        delivery: Delivery,
+        assigned: Assigned,
+        merge: _Merge,
+        plan: Schedule,
+        out: Collector,
+    ) -> bool:
         """Let sessions grow with their rows and fire several times.
 
         Returns False, with nothing done, if a row cannot be aggregated.
         """
-        merge = self._merge_rows(delivery, assigned)
         growth = self._growth(merge, assigned)
         segments = Segments.of(assigned.row[growth.order], plan)
         partials, failed, _ = self.context.aggregates.lift(
@@ -245,7 +271,7 @@ class SessionUpdate(CellUpdate):
         extension = extend(
             (owner[live], old.ints("start"), old.ints("end")),
             (code, start, end),
-            cast("Session", self.context.spec.window).touch,
+            self._touch,
         )
         sessions = Sessions(keys, code, old, owner[live], tombstones)
         return _Merge(sessions, places.take(live), extension)
@@ -318,7 +344,9 @@ class SessionUpdate(CellUpdate):
         self.without(delivery, whole, of_row == 1, "window_closed", out)
         self.without(delivery, assigned, of_row == 2, "window_expired", out)
         self.without(delivery, assigned, of_row == 3, "out_of_retention", out)
-        self._absorb_together(delivery, _some(assigned, of_row == 0), out, pace)
+        rest = of_row == 0
+        part = merge.of(assigned, rest, self._touch) if rest.any() else None
+        self._absorb_together(delivery, _some(assigned, rest), out, pace, part)
 
     def _united(
         self, merge: _Merge, keys: dict[str, Column], position: np.ndarray, out: Collector
@@ -398,8 +426,7 @@ class SessionUpdate(CellUpdate):
         rows = payload(messages)
         columns = Frame.of({name: to_arrow(rows.column(name)) for name in rows.column_names})
         _, start, end = self.assigner.assign(self.context.position_of(messages), columns)
-        touch = cast("Session", self.context.spec.window).touch
-        return merge_intervals(union, start, end, touch)
+        return merge_intervals(union, start, end, self._touch)
 
     def _brought(
         self, delivery: Delivery, assigned: Assigned, union: np.ndarray, sessions: Frame
