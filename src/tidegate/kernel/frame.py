@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Column = np.ndarray | pa.Array
+_FEW = 256
+"""Up to this many equal values are made one by one, which is faster than asking Arrow for them."""
 _LARGE = 65_536
 """From this many rows on, Arrow moves columns: its memory pool reuses pages, NumPy does not."""
 
@@ -48,7 +50,12 @@ def _resized(column: np.ndarray, n: int) -> np.ndarray:
 
 def squeezed(column: np.ndarray) -> np.ndarray:
     """The column, as a constant where all values are equal."""
-    if len(column) < 2 or is_constant(column) or (column != column[0]).any():
+    if (
+        len(column) < 2
+        or is_constant(column)
+        or column[0] != column[-1]
+        or (column != column[0]).any()
+    ):
         return column
     return constant(column[0], len(column))
 
@@ -116,7 +123,7 @@ def to_arrow(column: Column | pa.ChunkedArray) -> pa.Array:
         return column
     return (
         repeat(column[0], len(column), pa.from_numpy_dtype(column.dtype))
-        if is_constant(column)
+        if len(column) > _FEW and is_constant(column)
         else pa.array(column)
     )
 
@@ -138,6 +145,8 @@ def plain(array: pa.Array) -> Column:
 
 def repeat(value: Any, n: int, type: pa.DataType | None = None) -> pa.Array:
     """A column that holds one value n times."""
+    if n <= _FEW:
+        return pa.array([value] * n, pa.array([value]).type if n == 0 and type is None else type)
     one = pa.array([value], type)
     # Arrow repeats plain values faster than it takes them, but does not repeat lists.
     if pa.types.is_nested(one.type):
@@ -215,7 +224,7 @@ class Frame:
                     columns[name] = _resized(column, n)
                     continue
                 if n < _LARGE or column.dtype == bool:
-                    columns[name] = column.take(index)
+                    columns[name] = column[index]
                     continue
             if places is None:
                 places = pa.array(index)
@@ -226,7 +235,7 @@ class Frame:
     def where(self, mask: np.ndarray) -> Frame:
         if mask.all():
             return self
-        return self.take(np.flatnonzero(mask))
+        return self.take(mask.nonzero()[0])
 
     def replaced(self, index: np.ndarray, other: Frame) -> Frame:
         """The frame with other values, in the columns of `other`, at some distinct rows."""
