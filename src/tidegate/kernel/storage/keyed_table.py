@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tidegate.kernel.frame import Frame, concat_frames, search_sorted, search_sorted_end
+from tidegate.kernel.frame import Frame, search_sorted, search_sorted_end
 from tidegate.kernel.groups import expand_ranges
 from tidegate.kernel.storage.run_store import Located, Places, RunStore
 from tidegate.state.store import Store
@@ -76,10 +76,13 @@ class KeyedTable(RunStore):
                 break
             total += run.live
             runs.append(run)
-        frames = [self._frame(run).where(self._live(run)) for run in reversed(runs)]
+        rows, runs = self.sorted(rows), runs[::-1]
+        frames, live = [self._frame(run) for run in runs], [self._live(run) for run in runs]
         for run in runs:
             self._drop(run)
-        self.add(concat_frames([*frames, rows]))
+        if runs:
+            rows, _ = self._united([*frames, rows], [*live, np.ones(len(rows), bool)])
+        self.append(rows)
 
     def values(self, places: Places, name: str, default: int) -> np.ndarray:
         """An int64 column of the rows at places, with a default where no row was found."""

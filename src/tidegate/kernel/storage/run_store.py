@@ -37,7 +37,7 @@ from tidegate.kernel.frame import (
     to_arrow,
     typed,
 )
-from tidegate.kernel.groups import inverse, present
+from tidegate.kernel.groups import ascending, inverse, present
 from tidegate.kernel.storage.column_encoding import pack, unpack
 from tidegate.state.store import Store
 
@@ -53,6 +53,9 @@ _ALWAYS_MERGED = 5
 """The largest size class that is merged even if equal keys are rare: 16,384 to 32,767 rows."""
 _WORTHWHILE = 0.75
 """A merge is worthwhile if it leaves at most this share of the rows."""
+
+_MANY, _WORD = 4096, 8
+"""From this many rows on, 64-bit keys are sorted one by one."""
 
 Adapt = Callable[[Frame], Frame]
 """Converts a frame that was stored under a former specification to the present one."""
@@ -344,29 +347,35 @@ class RunStore:
 
     def _merge(self, runs: Sequence[Run]) -> None:
         """Replace the youngest runs by one."""
-        live = [self._live(run) for run in runs]
-        frames = [self._frame(run).where(mask) for run, mask in zip(runs, live, strict=True)]
-        marks = {
-            name: np.concatenate(
-                [run.marks[name][mask] for run, mask in zip(runs, live, strict=True)]
-            )
-            for name in self.marks
-        }
+        live, frames = [self._live(run) for run in runs], [self._frame(run) for run in runs]
+        marks = {name: [run.marks[name] for run in runs] for name in self.marks}
         for run in runs:
             self._drop(run)
         if self._merge_frames is not None:
+            frames = [frame.where(mask) for frame, mask in zip(frames, live, strict=True)]
             merged = self._merge_frames(frames)
             self._is_wide = len(merged) > _WORTHWHILE * sum(map(len, frames))
             self._append(merged)
             return
-        frame = concat_frames(frames)
+        frame, index = self._united(frames, live)
         if len(frame):
-            # Older rows come first, so that ties keep their order of arrival.
-            order = self._sort_order(frame)
-            if order is not None:
-                frame = frame.take(order)
-                marks = {name: column[order] for name, column in marks.items()}
-            self._append(frame, marks)
+            self._append(frame, {name: np.concatenate(c)[index] for name, c in marks.items()})
+
+    def _united(
+        self, frames: Sequence[Frame], live: Sequence[np.ndarray]
+    ) -> tuple[Frame, np.ndarray]:
+        """The live rows of sorted frames, sorted, and where these rows were.
+
+        Older frames come first, so that ties keep their order of arrival. Columns move once.
+        """
+        whole, rows = concat_frames(frames), np.flatnonzero(np.concatenate(live))
+        if not len(rows):
+            return whole.slice(0, 0), rows
+        keys = [whole.ints(name)[rows] for name in self.order]
+        if not _is_sorted(keys):
+            # A stable sort of NumPy merges sorted parts.
+            rows = rows[_order(keys, lambda key: np.argsort(key, kind="stable"))]
+        return whole if len(rows) == len(whole) and _is_range(rows) else whole.take(rows), rows
 
     def _sort_runs(self) -> None:
         """Sort the runs that were sorted by other columns."""
@@ -699,10 +708,34 @@ class RunStore:
         keys = [frame.ints(name) for name in self.order]
         if _is_sorted(keys):
             return None
-        varying = [key for key in keys if (key[0] != key).any()]
-        if len(varying) == 1:
-            return np.argsort(varying[0], kind="stable")
+        return _order(keys)
+
+
+def _by_words(key: np.ndarray) -> np.ndarray:
+    return ascending(key, range(4))
+
+
+def _is_range(rows: np.ndarray) -> bool:
+    return bool((rows[1:] > rows[:-1]).all())
+
+
+def _order(
+    keys: Sequence[np.ndarray], sort: Callable[[np.ndarray], np.ndarray] = _by_words
+) -> np.ndarray:
+    """The stable order by all keys; `sort` gives that of the first one."""
+    varying = [key for key in keys if (key[0] != key).any()]
+    first = varying[0]
+    if len(first) < _MANY or len(varying) == 1 or first.dtype.itemsize != _WORD:
         return np.lexsort(varying[::-1])
+    # Rows that are equal in the first key are few, and sorted by the others among themselves.
+    order = sort(first)
+    values = first[order]
+    tied = np.zeros(len(order) + 1, bool)
+    np.equal(values[1:], values[:-1], out=tied[1:-1])
+    at = np.flatnonzero(tied[1:] | tied[:-1])
+    rows = order[at]
+    order[at] = rows[np.lexsort([key[rows] for key in varying[::-1]])]
+    return order
 
 
 def _is_sorted(keys: Sequence[np.ndarray]) -> bool:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidegate.instants import MAX
 from tidegate.kernel.frame import Column, Frame, constant, equal_rows, plain, squeezed
+from tidegate.kernel.keys import KEY
 from tidegate.operators.aggregate.cell_values import CellValues
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import OperatorContext
@@ -215,7 +216,7 @@ class Firing:
         if self._context.spec.mode != "discarding":
             self._retract(cells, position, out)
         if self._context.withdrawn is not None:
-            self._context.withdrawn.note(cells.where(cells.ints("pane_index") > 0))
+            self._context.withdrawn.note(cells, cells.ints("pane_index") > 0)
 
     def _emptied(self, cells: Frame) -> np.ndarray | None:
         """Which cells have lost all their rows to retractions; None if none has."""
@@ -244,7 +245,16 @@ class Firing:
         rows = np.flatnonzero(cells.ints("emitted"))
         if not len(rows):
             return
-        cells = cells.take(rows)
+        cells = cells.select(
+            [
+                *KEY,
+                *self._context.key_columns,
+                *("start", "end", "last_timing", "last_pane_index", "first_pane_index"),
+                *("last_nonspeculative_index", "last_output_time"),
+                *(f"v.{name}" for name in self._context.aggregates.result_types),
+                *(["ordinal"] if "ordinal" in cells else []),
+            ]
+        ).take(rows)
         self._context.progress.counters["retractions"] += len(cells)
         out.emit(
             self._frame(

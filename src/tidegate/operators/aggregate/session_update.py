@@ -35,7 +35,7 @@ from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import IDENTITY
 from tidegate.operators.aggregate.element_panes import Segments
 from tidegate.operators.aggregate.element_steps import CellRows, Pace
-from tidegate.operators.aggregate.output_time import held_by
+from tidegate.operators.aggregate.output_time import held_by, hold_columns
 from tidegate.operators.aggregate.session_spans import spans_of
 from tidegate.operators.aggregate.session_steps import Sessions, SessionSteps
 from tidegate.operators.aggregate.slices import merged_contents, merged_counts
@@ -50,10 +50,16 @@ class _Merge:
     """Intervals of some keys, merged with the sessions of these keys."""
 
     sessions: Sessions
+    """With the columns of these sessions that merging and triggers need."""
     places: Places
     """The places of the sessions that can grow."""
     extension: Extension
     """The intervals merged with these."""
+
+    @property
+    def absorbed(self) -> np.ndarray:
+        """Which sessions intervals touch."""
+        return self.extension.absorbed_by >= 0
 
     @property
     def keys(self) -> Frame:
@@ -163,8 +169,8 @@ class SessionUpdate(CellUpdate):
         )
         if failed is not None:
             return False
-        context, absorbed = self.context, merge.extension.absorbed_by >= 0
-        old, of_old = merge.old.where(absorbed), merge.extension.absorbed_by[absorbed]
+        context, absorbed = self.context, merge.absorbed
+        old, of_old = self._taken_out(merge), merge.extension.absorbed_by[absorbed]
         first, n = assigned.row[growth.order[growth.offsets[:-1]]], len(growth.offsets) - 1
         spans = spans_of(
             growth,
@@ -177,7 +183,6 @@ class SessionUpdate(CellUpdate):
         )
         final, replaced = spans.cells.take(spans.last), merge.extension.replaced[absorbed]
         context.progress.counters["windows_opened"] += n - len(old)
-        context.cells.remove(merge.places.take(absorbed))
         if context.window_offsets is not None and replaced.any():
             context.window_offsets.rename(old.where(replaced), final.take(of_old[replaced]))
         self._keep(delivery, CellRows(segments.row, Groups(growth.session, n), final))
@@ -256,7 +261,8 @@ class SessionUpdate(CellUpdate):
         """Find the sessions of the keys of some intervals, and merge all."""
         keys, code = _key_codes(key_hash, key_check)
         places = self.context.cells.ranges(keys, KEY)
-        old = self.context.cells.take(places) if len(places.run) else _nothing()
+        columns = (*IDENTITY, "closed", "pending", *self.context.machine.columns)
+        old = self.context.cells.take(places, columns) if len(places.run) else _nothing()
         owner, _ = search_sorted(keys, old.select(KEY), KEY)
         closed = old.ints("closed")
         live = ~closed
@@ -323,7 +329,7 @@ class SessionUpdate(CellUpdate):
         if self.context.spec.retention.windows is None:
             return np.zeros(len(merge.extension.touched), np.int8)
         extension = merge.extension
-        absorbed = merge.old.where(extension.absorbed_by >= 0)
+        absorbed = merge.old.where(merge.absorbed)
         full = np.zeros(len(extension.touched), bool)
         whole = _whole(merge, assigned)
         full[extension.session] = self.retention.admit(delivery, whole, out, absorbed)
@@ -354,16 +360,15 @@ class SessionUpdate(CellUpdate):
         """One cell a touched session, out of the table: as it was where the bounds stay, otherwise
         a new one that holds what the old ones held.
         """
-        absorbed = merge.extension.absorbed_by >= 0
-        old, identity = merge.old.where(absorbed), merge.identity
+        absorbed, identity = merge.absorbed, merge.identity
         group, changed = merge.extension.absorbed_by[absorbed], merge.extension.replaced[absorbed]
         fresh = self.context.fresh(identity, keys)
         self.context.progress.counters["windows_opened"] += len(identity) - len(
             present(group, len(identity))
         )
-        if not len(old):
+        if not len(group):
             return fresh
-        self.context.cells.remove(merge.places.take(absorbed))
+        old = self._taken_out(merge)
         replaced = old.where(changed)
         if len(replaced):
             self.firing.withdraw(replaced, position[group[changed]], out)
@@ -371,6 +376,13 @@ class SessionUpdate(CellUpdate):
                 self.context.window_offsets.rename(replaced, identity.take(group[changed]))
             fresh = self._inherit(fresh, replaced, group[changed])
         return fresh if changed.all() else fresh.replaced(group[~changed], old.where(~changed))
+
+    def _taken_out(self, merge: _Merge) -> Frame:
+        """The sessions that intervals touch, out of the table."""
+        places = merge.places.take(merge.absorbed)
+        cells = self.context.cells.take(places) if len(places.run) else _nothing()
+        self.context.cells.remove(places)
+        return cells
 
     def _divide(
         self, delivery: Delivery, assigned: Assigned, merge: _Merge, out: Collector
@@ -384,14 +396,12 @@ class SessionUpdate(CellUpdate):
         self.cell_values.store(delivery.take(present(row, len(delivery))))
         left = self._left(merge.identity)
         union, start, end = left.key, left.start, left.end
-        absorbed = merge.extension.absorbed_by >= 0
-        old, of_old = merge.old.where(absorbed), merge.extension.absorbed_by[absorbed]
+        old, of_old = self._taken_out(merge), merge.extension.absorbed_by[merge.absorbed]
         found = Frame.of({"union": union, "start": start, "end": end}, left.groups.n)
         former = old.select(("start", "end")).with_columns(union=of_old)
         at, stays = search_sorted(found, former, ("union", "start", "end"))
         seq = unions.max(delivery.seq[row])
         if len(old):
-            context.cells.remove(merge.places.take(absorbed))
             self.firing.withdraw(old.where(~stays), seq[of_old[~stays]], out)
         opened = left.groups.n - len(old)
         context.progress.counters["windows_opened" if opened > 0 else "windows_closed"] += abs(
@@ -458,33 +468,45 @@ class SessionUpdate(CellUpdate):
 
     def _inherit(self, fresh: Frame, old: Frame, group: np.ndarray) -> Frame:
         """Fresh cells that take over the content of the cells they replace."""
-        context, n = self.context, len(fresh)
-        both = concat_frames([fresh, old])
-        groups = Groups(np.concatenate([np.arange(n), group]), n)
-        columns = merged_counts(both, groups, context.spec.options.timestamp)
-        columns.update(
-            pending=groups.sum(both.ints("pending")),
-            newest_seq=groups.max(both.ints("newest_seq")),
-            fired_seq=groups.max(both.ints("fired_seq")),
-        )
-        state = context.trigger_state(fresh)
-        replaced = present(group, n)
-        merged = context.machine.merge(
-            context.trigger_state(old), Groups(np.searchsorted(replaced, group), len(replaced))
-        )
+        context = self.context
+        heirs = present(group, len(fresh))
+        groups = Groups(np.searchsorted(heirs, group), len(heirs))
+        content = self._content(old, groups)
+        state = context.machine.merge(context.trigger_state(old), groups)
         context.machine.rewind(
-            merged, (fresh.ints("end") > context.watermarks.of_cells(fresh))[replaced]
+            state, (fresh.ints("end") > context.watermarks.of_cells(fresh))[heirs]
         )
-        for name, column in merged.items():
-            state[name][replaced] = column
-        columns.update(state)
-        if context.messages is None:
-            columns.update(context.aggregates.combine(both, groups))
+        return fresh.replaced(heirs, content.with_mapping(state))
+
+    def _content(self, old: Frame, groups: Groups) -> Frame:
+        """What cells hold together: rows, holds, arrival numbers and partial aggregates."""
+        aggregates, timestamp = self.context.aggregates, self.context.spec.options.timestamp
+        partials = aggregates.partial_columns
+        if self.context.messages is not None:
+            partials = aggregates.known_columns
+        own = ("row_count", *hold_columns(timestamp), "pending", "newest_seq", "fired_seq")
+        names = [*own, *partials, *(["evicted"] if "evicted" in old else [])]
+        found = old.select(names).take(groups.firsts)
+        several = groups.counts > 1
+        if not several.any():
+            return found
+        # Most cells replace one only.
+        rows = np.flatnonzero(several[groups.ids])
+        old = old.select(names).take(rows)
+        groups = Groups((np.cumsum(several) - 1)[groups.ids[rows]], int(several.sum()))
+        columns = merged_counts(old, groups, timestamp)
+        columns.update(
+            pending=groups.sum(old.ints("pending")),
+            newest_seq=groups.max(old.ints("newest_seq")),
+            fired_seq=groups.max(old.ints("fired_seq")),
+        )
+        if self.context.messages is None:
+            columns.update(aggregates.combine(old, groups))
         else:
-            columns.update(context.aggregates.combine_known(both, groups))
-        if "evicted" in both:
-            columns["evicted"] = merge_lists(both["evicted"], groups)
-        return fresh.with_mapping(columns)
+            columns.update(aggregates.combine_known(old, groups))
+        if "evicted" in old:
+            columns["evicted"] = merge_lists(old["evicted"], groups)
+        return found.replaced(np.flatnonzero(several), Frame(columns, groups.n))
 
 
 def _some(assigned: Assigned, mask: np.ndarray) -> Assigned:

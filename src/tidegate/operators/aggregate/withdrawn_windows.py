@@ -29,10 +29,10 @@ class WithdrawnWindows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def note(self, cells: Frame) -> None:
-        """Remember the numbers of cells that are withdrawn."""
-        if len(cells):
-            self._rows.upsert(cells.select([*_IDENTITY, *_NUMBERS, "expiry"]))
+    def note(self, cells: Frame, mask: np.ndarray) -> None:
+        """Remember the numbers of some cells that are withdrawn."""
+        if mask.any():
+            self._rows.upsert(cells.select([*_IDENTITY, *_NUMBERS, "expiry"]).where(mask))
 
     def next_numbers(self, windows: Frame) -> tuple[np.ndarray, np.ndarray]:
         """The index and the non-speculative index of the next pane; 0 for other windows."""
