@@ -19,6 +19,8 @@ from tidegate.kernel.storage.run_store import Located, Places, RunStore
 from tidegate.state.store import Store
 
 
+_FAN = 8
+"""Rows of short-lived windows are gone before so many runs come together, and never move."""
 _TOGETHER, _MOVED = 512, 8
 """Up to this many rows become one run with those that are put, if these are not much fewer: at most
 so many times fewer.
@@ -32,7 +34,9 @@ class KeyedTable(RunStore):
         self, store: Store, prefix: str, identity: Sequence[str], watch: Sequence[str] = ()
     ) -> None:
         # A lookup searches every run, so that runs of any size are merged.
-        super().__init__(store, prefix, identity, watch=watch, full_bytes=None, dense_keys=True)
+        super().__init__(
+            store, prefix, identity, watch=watch, full_bytes=None, dense_keys=True, fan=_FAN
+        )
 
     def find(self, query: Frame) -> Places:
         """The places of the rows with the identities of the query, which are distinct."""

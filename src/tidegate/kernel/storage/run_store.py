@@ -12,7 +12,7 @@ Contract
 - Rows below the horizon of a watched column are expired, whatever their run still holds. A horizon
   never goes back.
 - A place (run, position in it) is valid until `tidy`, `expire`, `compact` or `restore`.
-- Compaction is size-tiered: the youngest runs are merged when at least four of them are of at most
+- Compaction is size-tiered: the youngest runs are merged when several of them (`fan`) are of at most
   the size class of the youngest, and the result is much larger than each of them, so that each row
   moves a logarithmic number of times.
 """
@@ -44,7 +44,7 @@ from tidegate.state.store import Store
 FULL_BYTES = 64 * 1024 * 1024
 """Default size from which on a run is not merged again."""
 FAN = 4
-"""Number of runs of one size class that are merged."""
+"""Number of runs of one size class that are merged, if nothing else is asked for."""
 _GROWTH = 2.5
 """How many times larger than the largest of its runs a merged run is at least."""
 _DENSE = 4
@@ -154,6 +154,7 @@ class RunStore:
         merge: Callable[[Sequence[Frame]], Frame] | None = None,
         full_bytes: int | None = FULL_BYTES,
         dense_keys: bool = False,
+        fan: int = FAN,
     ) -> None:
         """An empty run store.
 
@@ -163,6 +164,7 @@ class RunStore:
           default, all rows are kept.
         - `full_bytes`: runs of at least this size are not merged again.
         - `dense_keys`: runs hold most of the keys there are, so that stored keys are delta-encoded.
+        - `fan`: number of runs of one size class that are merged.
         """
         self.store = store
         self.prefix = prefix
@@ -175,6 +177,7 @@ class RunStore:
         self._merge_frames = merge
         self._full_bytes = full_bytes
         self._dense_keys = dense_keys
+        self._fan = fan
         self._is_wide = False
         """Whether the last merge was not worthwhile, because equal keys are rare."""
         self._runs: list[Run] = []
@@ -320,7 +323,7 @@ class RunStore:
                 start -= 1
             rows = [sum(run.live for run in group) for group in groups[start:]]
             # One or two large runs are not worth moving with the small ones around them.
-            if len(rows) < FAN or sum(rows) < _GROWTH * max(rows):
+            if len(rows) < self._fan or sum(rows) < _GROWTH * max(rows):
                 return
             self._merge([run for group in groups[start:] for run in group])
 
