@@ -310,6 +310,25 @@ def test_errors_of_the_command_have_status_two(capsys: pytest.CaptureFixture[str
     assert run(capsys, "missing.sql")[0] == 2
 
 
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_texts_of_times_without_a_zone_are_in_utc(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = ["2025-03-14 12:00:01", "2025-03-14T12:00:02.5", "2025-03-14 13:00:03+01:00", "14:00"]
+    _given(
+        monkeypatch,
+        "".join(json.dumps({"a": one, "b": one}) + "\n" for one in times)
+        if form == "json"
+        else "a,b\n" + "".join(f"{one},{one}\n" for one in times),
+    )
+    table = "CREATE TABLE stdin (a TIMESTAMP(3), b TIMESTAMP_LTZ(3), WATERMARK FOR a AS a)"
+    assert run(capsys, "-c", f"{table}; SELECT b FROM stdin")[:2] == (
+        1,
+        '{"b": "2025-03-14T12:00:01Z"}\n{"b": "2025-03-14T12:00:02.500000Z"}\n'
+        '{"b": "2025-03-14T12:00:03Z"}\n',
+    )
+
+
 GOOD = b'{"ts": "2025-03-14T12:00:05Z", "user": "ann", "n": 1, "more": [1]}\n'
 
 

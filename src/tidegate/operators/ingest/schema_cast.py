@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.kernel.events.event_time import is_instants
 from tidegate.kernel.frame import typed
@@ -104,7 +105,24 @@ def _cast(
     try:
         return column.cast(field.type), {}
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        if not _is_text_of_instants(column.type, field.type):
+            return _cast_one_by_one(column, field)
+    column = _zoned(column)
+    try:
+        return column.cast(field.type), {}
+    except pa.ArrowInvalid:
         return _cast_one_by_one(column, field)
+
+
+def _is_text_of_instants(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return is_text and pa.types.is_timestamp(wanted) and wanted.tz is not None
+
+
+def _zoned(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts of instants with a zone each: without one, they are in UTC, like those of times."""
+    has_zone = pc.match_substring_regex(column, r"(?:[Zz]|:\d\d(?:\.\d+)?[+-]\d\d(?::?\d\d)?)$")
+    return pc.if_else(has_zone, column, pc.binary_join_element_wise(column, "Z", ""))
 
 
 def _cast_one_by_one(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
