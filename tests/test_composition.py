@@ -303,6 +303,11 @@ def timed(window: Any = None, **stream: Any) -> tg.Windowed:
         (FINAL, inherited(tg.after_watermark()), "allow_lateness(0)"),
         (FINAL, inherited(tg.after_count(1)), "tg.repeatedly"),
         (ON_TIME, inherited(tg.after_count(1)), "tg.repeatedly"),
+        (
+            ON_TIME,
+            tg.stream(key="c").inherit().full_size(tg.after_count(2)).late_arrival(),
+            "late_arrival()",
+        ),
         (source(trigger=tg.never()), inherited(tg.after_watermark()), "allow_lateness(0)"),
         (
             ON_TIME,
@@ -360,6 +365,7 @@ def test_discarding_behind_changes_is_refused_for_other_aggregates_than_counts_a
             inherited(tg.after_watermark()),
         ),
         (FINAL, inherited(LATE_ONLY)),
+        (FINAL, tg.stream(key="c").inherit().full_size(tg.after_count(2))),
         (FINAL, timed(tg.tumbling(5, axis="ordinal"))),
         (FINAL, timed(tg.sliding("1 minute"))),
         (FINAL, timed(id="n")),

@@ -255,6 +255,8 @@ def fires_again(trigger: Trigger) -> bool:
 
 def _end_of(trigger: Trigger) -> _End:
     match trigger:
+        case Policy(late=None, full=Trigger()):
+            return _End.ANY_TIME
         case AfterWatermark(late=late) | Policy(late=late):
             return _End.WITH_THE_WINDOW if late is None else _End.NEVER
         case Repeatedly() | EveryElement() | Every() | EventInterval() | Never() | Default():
@@ -303,10 +305,12 @@ def _check_trigger(spec: AggregateSpec, ordinal: int, upstream: Exchange) -> Non
             " allow_lateness(0)"
         )
     if end is _End.ANY_TIME:
+        hint = f"tg.repeatedly(...), or tg.after_watermark(early={trigger}, late=...)"
+        if isinstance(trigger, Policy):
+            hint = "leave `late_arrival()` out, or give it a trigger"
         raise SpecError(
             f"{trigger} finishes, and takes no more rows of the upstream then, so that the result"
-            " would depend on the order of arrival. Hint: tg.repeatedly(...), or"
-            f" tg.after_watermark(early={trigger}, late=...)"
+            f" would depend on the order of arrival. Hint: {hint}"
         )
 
 
