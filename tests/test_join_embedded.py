@@ -59,7 +59,7 @@ def test_rows_wait_for_names_that_depend_on_both_sides():
     join = both.embedded(now=0, store=store)
     join.add_message(order(0), input="left")
     assert join.get_result().panes.num_rows == 0
-    assert "wait until the columns of the other side are known" in str(join.explain_watermark())
+    assert "waits until the columns of the other side are known" in str(join.explain_watermark())
     join.flush()
     join = both.embedded(now=0, store=store)
     join.add_message({"ts": 0, "id": 1}, input="right")
@@ -132,7 +132,7 @@ def test_pairs_wait_for_the_clock_where_updates_come_in_periods():
     join = words.embedded(now=0, store=store)
     join.add(left=[order(0)], right=[shipment(0)], now=3_000_000)
     assert pairs(join) == []
-    assert "1 rows of the output wait for the clock" in str(join.explain_watermark())
+    assert "1 row of the output waits for the clock" in str(join.explain_watermark())
     join = words.embedded(now=4_000_000, store=store)
     join.timeout(9_999_999)
     assert pairs(join) == []
@@ -232,7 +232,7 @@ def test_what_is_counted_and_what_is_waited_for_is_told():
     ) == (4, 4, 2, 3, 1)
     text = str(join.explain_watermark())
     assert "The left side has no watermark yet and holds 3 rows." in text
-    assert "1 left rows have no partner and wait for the right watermark" in text
+    assert "1 left row without a partner waits for the right watermark" in text
     assert "at most 10,000 of them" in join.explain()
 
 

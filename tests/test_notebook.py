@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
+from tidegate.spark.query.progress import Progress
 
 START = dt.datetime(2026, 3, 1, 10, tzinfo=dt.UTC)
 EVIL = "<script>alert(1)</script>"
@@ -55,7 +56,22 @@ def shown() -> dict[str, Any]:
         "Results": op.get_result(),
         "Explanation": op.explain_watermark(),
         "History": op.why(EVIL),
+        "QueryStatus": op.status(),
     }
+
+
+def test_the_progress_of_a_batch_has_a_short_repr():
+    batch = Progress(4, 12.5, {"addBatch": 3}, {"windows_open": 1}, 1_000_000)
+    assert repr(batch) == (
+        "Progress(batch 4, 12 rows/s, watermark 1970-01-01T00:00:01Z, 1 window open)"
+    )
+
+
+def test_durations_of_watermarks_are_readable():
+    page = pipeline()._repr_html_()
+    assert "<td>bounded, by 5 seconds, idle after 1 minute</td>" in page
+    assert "000000" not in page
+    assert "000000" not in pipeline().explain()
 
 
 @pytest.mark.parametrize("name", list(shown()))
@@ -120,7 +136,7 @@ def test_a_pipeline_without_rows_says_what_to_pass():
 def test_explain_says_when_panes_fire():
     text = pipeline().explain()
     for words in (
-        "Input: time ts, key user; watermark bounded; a source is idle after 1 minute of silence.",
+        "Input: time ts, key user; watermark bounded, by 5 seconds, idle after 1 minute.",
         "Windows: tumbling size 10 seconds.",
         "Early panes: `AfterCount(2)`, before the window is complete.",
         "On-time pane: when the watermark reaches the end of the window.",

@@ -54,6 +54,15 @@ def problems(folder: Path, **changed: str) -> list[str]:
     return []
 
 
+def test_a_wrong_time_hides_no_wrong_aggregate(folder: Path):
+    found = problems(folder, time="price", spent="sum(user)", late="parquet(out/panes)")
+    assert [problem.partition(":")[0] for problem in found] == [
+        "line 3, column 16",
+        "line 5, column 30",
+        "line 6, column 39",
+    ]
+
+
 def test_a_right_file_has_no_problems_and_nothing_is_written(folder: Path):
     assert problems(folder) == []
     assert sorted(path.name for path in folder.iterdir()) == ["clicks", "p.yaml"]

@@ -336,7 +336,16 @@ def test_offsets_are_reduced():
         (lambda: Tumbling(1.5), SpecError, "integer number of ticks"),
         (lambda: Tumbling(5, axis="sideways"), SpecError, "must be one of event_time"),
         (lambda: Tumbling(5, create="later"), SpecError, "demand, static"),
-        (lambda: Hopping(5, -1), SpecError, "`slide` must be greater than 0 and finite, got -1"),
+        (
+            lambda: Hopping(5, -1_000_000),
+            SpecError,
+            "`slide` must be greater than 0 and finite, got -1 second.",
+        ),
+        (
+            lambda: Tumbling(-3, axis=Axis.OFFSET),
+            SpecError,
+            "`size` must be greater than 0 and finite, got -3.",
+        ),
         (lambda: Cumulative(5, 6), SpecError, "must not exceed `size`"),
         (lambda: sliding("5 s", offset="1 s"), SpecError, "takes no `offset`"),
         (lambda: Session(0), SpecError, "greater than 0"),

@@ -44,10 +44,10 @@ def byte_size(count: int) -> str:
     return f"{size:,.1f} {_SIZES[unit]}" if unit else f"{count:,} {_SIZES[0]}"
 
 
-def many(count: int, noun: str) -> str:
-    """A count with its noun.
+def many(count: int, noun: str, plural: str = "") -> str:
+    """A count with its noun; `plural`, if it is irregular.
 
     >>> many(1, "key"), many(12000, "key")
     ('1 key', '12,000 keys')
     """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

@@ -306,6 +306,14 @@ def test_a_path_is_no_sink(spark):
     panes = panes.aggregate(n=tg.count())
     with pytest.raises(SpecError, match=r"`to` is a sink, got 'out/x'. Hint: to=tg.sinks.parquet"):
         panes.write("out/x")
+    with pytest.raises(SpecError, match="`write` has 6 wrong arguments:") as several:
+        panes.write(
+            "out/x", late=3, checkpoint=7, trigger="2 lightyears", shards=0, name=5, metrics=None
+        )
+    for words in ("`checkpoint` is the path", "`trigger`: `lightyears`", "`shards`", "`name`"):
+        assert words in str(several.value)
+    with pytest.raises(SpecError, match="can't be negative, got -1 second"):
+        panes.write(tg.sinks.noop(), checkpoint="c", trigger="-1 second")
     with pytest.raises(SpecError, match="`late` is a sink, got int"):
         panes.write(tg.sinks.noop(), late=3)
 

@@ -126,8 +126,15 @@ class Pipeline(Generic[Spec]):
         - `shards`: the number of shards, fixed at the first start. Default: the number of tasks
           that run at once.
         """
-        from tidegate.spark.query.start import start
+        from tidegate.spark.query.start import check_arguments, start
 
+        check_arguments(
+            sinks={"to": to, "late": late, "metrics": metrics},
+            checkpoint=checkpoint,
+            trigger=trigger,
+            shards=shards,
+            name=name,
+        )
         # Spark resolves relative paths in its own working directory, which may differ.
         found = (
             None

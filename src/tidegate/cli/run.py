@@ -25,7 +25,7 @@ from tidegate.page import check_bokeh
 from tidegate.pipeline.outputs import AVAILABLE_NOW
 from tidegate.redaction import redacted_lines
 from tidegate.spark.environment.stderr_filter import filtered_stderr
-from tidegate.units import rounded
+from tidegate.units import many, rounded
 
 if TYPE_CHECKING:
     from tidegate.page.server import Page
@@ -276,11 +276,11 @@ class _Report:
         state = self.state()
         print(
             f"{chr(10) if self.in_place else ''}{how} after {rounded(round(seconds * 1e6))} and"
-            f" {self.batches} batches"
+            f" {many(self.batches, 'batch', 'batches')}"
         )
         print(f"  events       {state['events']:,}")
         print(f"  panes        {_panes(state)}, {state['retractions']:,} retractions")
-        print(f"  late output  {state['late_rows']:,} rows{_late(state)}")
+        print(f"  late output  {many(state['late_rows'], 'row')}{_late(state)}")
         waits = "; `tidegate state` on the checkpoint shows the sources" if state["events"] else ""
         print(f"  watermark    {state['watermark'] or f'none yet{waits}'}")
         for name, value in more.items():
@@ -309,7 +309,7 @@ def _late(state: dict[str, Any]) -> str:
     seen = ", ".join(
         f"{count:,} {name.replace('_', ' ')}" for name, count in state["late"].items() if count
     )
-    return f" (of {seen})" if seen else ""
+    return f" (seen: {seen})" if seen else ""
 
 
 def _failed(error: Exception) -> int:

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidegate.html import fields_html, sentences_html
 from tidegate.instants import MAX, MIN, format_instant
 from tidegate.operators.chain import Operator
 from tidegate.operators.explain.facts import Explanation, SourceFacts, WindowFacts, time_text
 from tidegate.operators.inspection.summary import summary
 from tidegate.operators.progress import late_by_reason
-from tidegate.units import many
+from tidegate.units import many, rounded
 
 HAPPENINGS = 10
 """The number of next events that a status lists."""
@@ -193,6 +194,29 @@ class QueryStatus:
     """The input rate of the last batch."""
     problem: str = ""
     """Why operators are missing: the checkpoint cannot be read from here."""
+
+    def __repr__(self) -> str:
+        return f"QueryStatus({', '.join(f'{name} {value}' for name, value in self._brief())})"
+
+    def _repr_html_(self) -> str:
+        explained = self.explanation
+        return fields_html("Status", self._brief()) + (
+            "" if explained is None else sentences_html(explained.sentences)
+        )
+
+    def _brief(self) -> list[tuple[str, str]]:
+        """What matters most, as text."""
+        known = [
+            ("query", self.name or self.query or self.runtime),
+            ("state", self.state),
+            ("batch", "" if self.batch is None else f"{self.batch:,}"),
+            ("watermark", str(self._time(self.watermark) or "none")),
+            ("lag", "" if self.lag is None else rounded(self.lag)),
+            ("windows open", f"{self.windows_open:,}"),
+            ("late rows", f"{self.counters.get('late_rows', 0):,}"),
+            ("problem", self.problem or self.error),
+        ]
+        return [(name, value) for name, value in known if value]
 
     @property
     def watermark(self) -> int | None:

@@ -37,8 +37,9 @@ _PLAIN = re.compile(r"`?(?P<name>\w+)`?")
 _ONLY_SPARK = re.compile(r"struct\s*<|map\s*<|varchar|char|interval|variant|numeric|dec\b|void")
 """Types that Spark reads, and that are not needed here."""
 _TEXT = pa.string()
-_KAFKA = (("partition", _TEXT), ("offset", pa.int64()), ("kafka_time", pa.timestamp("us", "UTC")))
-_RATE = pa.schema([("timestamp", pa.timestamp("us", "UTC")), ("value", pa.int64())])
+_INSTANT = pa.timestamp("us", "UTC")
+_KAFKA = (("partition", _TEXT), ("offset", pa.int64()), ("kafka_time", _INSTANT))
+_RATE = pa.schema([("timestamp", _INSTANT), ("value", pa.int64())])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,18 +204,23 @@ class _Checker:
             of_time = isinstance(time, str) and f"`{time}`" in str(error)
             where = self.stream_part(0, "time") if of_time else self.part("window")
             self.problems.add(where, str(error))
-            return
+            if not of_time or time is None:
+                return
+            # The aggregates are checked as if the time were right.
+            place = whole.names.index(time)
+            whole = whole.set(place, pa.field(time, _INSTANT))
         right = [
             self.tried(self.part("aggregate", word), _bound, spec, {word: aggregate}, whole)
             for word, aggregate in self.read.aggregates.items()
         ]
-        if all(right):
+        if all(right) and not self.problems.found:
             operator = _bound(spec, dict(self.read.aggregates), whole)
             self.panes = operator.renderer().render(Output()).panes.schema
 
     def outputs(self) -> None:
         """The sinks, their folders, and the checkpoint."""
         from tidegate.spark.query.metadata import read_metadata
+        from tidegate.spark.sinks.base import NEW_QUERY
 
         output, known = self.read.output, None
         where = self.part("write", "checkpoint")
@@ -225,7 +231,7 @@ class _Checker:
         except (TidegateError, OSError) as error:
             self.problems.add(where, str(error))
         self.writable(output.checkpoint, where)
-        self.sinks("new" if known is None else known.query)
+        self.sinks(NEW_QUERY if known is None else known.query)
 
     def sinks(self, query: str) -> None:
         from tidegate.spark.sinks.base import SinkTarget

@@ -53,6 +53,14 @@ def _check_count(owner: str, value: object, unit: str, least: int) -> None:
         )
 
 
+def _check_span(owner: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SpecError(f"`{owner}` needs a whole number of ticks, got {value!r}")
+    if not least <= value <= MAX:
+        bound = "greater than 0" if least else "of at least 0"
+        raise SpecError(f"`{owner}` needs a duration {bound}, got {format_duration(value)}")
+
+
 def _check_flag(owner: str, name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise SpecError(f"`{name}` of `{owner}` must be True or False, got {value!r}")
@@ -114,7 +122,7 @@ class AfterDelay(Trigger):
     delay: int
 
     def __post_init__(self) -> None:
-        _check_count("AfterDelay", self.delay, "ticks", 0)
+        _check_span("AfterDelay", self.delay, 0)
 
     def _arguments(self) -> list[str]:
         return [f'"{format_duration(self.delay)}"']
@@ -133,7 +141,7 @@ class Every(Trigger):
     aligned: bool = False
 
     def __post_init__(self) -> None:
-        _check_count("Every", self.interval, "ticks", 1)
+        _check_span("Every", self.interval, 1)
         _check_flag("Every", "refire", self.refire)
         _check_flag("Every", "aligned", self.aligned)
 
@@ -154,7 +162,7 @@ class EventInterval(Trigger):
     refire: bool = False
 
     def __post_init__(self) -> None:
-        _check_count("EventInterval", self.interval, "ticks", 1)
+        _check_span("EventInterval", self.interval, 1)
         _check_flag("EventInterval", "refire", self.refire)
 
     def _arguments(self) -> list[str]:

@@ -90,8 +90,10 @@ class Watched(Watermarks):
             if value is not None and (
                 isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX
             ):
+                is_span = isinstance(value, int) and not isinstance(value, bool)
+                given = format_duration(value) if is_span else repr(value)
                 raise SpecError(
-                    f"`{name}` must be greater than 0 and finite, got {value!r}. Hint: omit it for"
+                    f"`{name}` must be greater than 0 and finite, got {given}. Hint: omit it for"
                     " none"
                 )
         if not isinstance(self.realign, bool):

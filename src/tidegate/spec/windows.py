@@ -80,7 +80,7 @@ class Tumbling(Window):
     create: Create = "demand"
 
     def __post_init__(self) -> None:
-        _positive("tumbling", size=self.size)
+        _positive("tumbling", self.axis, size=self.size)
         self._settle(
             offset=_whole("tumbling", "offset", self.offset) % self.size,
             axis=_axis(self.axis),
@@ -103,7 +103,7 @@ class Hopping(Window):
     create: Create = "demand"
 
     def __post_init__(self) -> None:
-        _positive("hopping", size=self.size, slide=self.slide)
+        _positive("hopping", self.axis, size=self.size, slide=self.slide)
         self._settle(
             offset=_whole("hopping", "offset", self.offset) % self.slide,
             axis=_axis(self.axis),
@@ -123,7 +123,7 @@ class ByDifference(Window):
     axis: Axis = Axis.EVENT_TIME
 
     def __post_init__(self) -> None:
-        _positive("sliding", size=self.size)
+        _positive("sliding", self.axis, size=self.size)
         self._settle(axis=_axis(self.axis))
 
 
@@ -139,7 +139,7 @@ class Cumulative(Window):
     create: Create = "demand"
 
     def __post_init__(self) -> None:
-        _positive("cumulative", size=self.size, step=self.step)
+        _positive("cumulative", self.axis, size=self.size, step=self.step)
         if self.step > self.size:
             raise SpecError(
                 f"cumulative `step` must not exceed `size`, got step {self.step} and size"
@@ -180,7 +180,7 @@ class Session(Window):
                 f" gap_column={self.gap_column!r}. Hint: pass one"
             )
         if self.gap is not None:
-            _positive("session", gap=self.gap)
+            _positive("session", self.axis, gap=self.gap)
         if is_function_form(self.gap_column):
             self._settle(gap_column=Computed.from_dict(self.gap_column))  # type: ignore[arg-type]
         _one_of("session", "touch", self.touch, ("separate", "merge"))
@@ -583,11 +583,15 @@ def _whole(owner: str, field: str, value: object) -> int:
     return value
 
 
-def _positive(owner: str, **values: object) -> None:
+def _positive(owner: str, axis: object = None, **values: object) -> None:
+    """Refuse sizes that are not positive; on an axis of time they are durations."""
     for field, value in values.items():
-        if not 0 < _whole(owner, field, value) < MAX:
+        given = _whole(owner, field, value)
+        if not 0 < given < MAX:
+            is_time = axis in (Axis.EVENT_TIME, Axis.CLOCK)
             raise SpecError(
-                f"{owner} `{field}` must be greater than 0 and finite, got {value}. Hint: use"
+                f"{owner} `{field}` must be greater than 0 and finite, got"
+                f" {format_duration(given) if is_time else given}. Hint: use"
                 " global_window() for a window without end"
             )
 

@@ -10,7 +10,7 @@ from tidegate.spec.join import JoinSpec, Upstream
 from tidegate.spec.operator import AggregateSpec, Input
 from tidegate.spec.short_repr import short_repr
 from tidegate.spec.triggers import AfterWatermark, Policy
-from tidegate.spec.watermarks import Watched
+from tidegate.spec.watermarks import Watermarks
 
 _BOUNDS = {"within": ("before", "after"), "as_of": ("tolerance",)}
 """Time bounds of a join that are shown."""
@@ -73,7 +73,7 @@ def fields(spec: Upstream) -> list[tuple[str, str]]:
     return [
         ("time", ", ".join(str(given.time) for given in spec.inputs)),
         ("key", ", ".join(spec.input.key) or "none"),
-        ("watermark", "; ".join(short_repr(given.watermark) for given in spec.inputs)),
+        ("watermark", "; ".join(_watermark(given.watermark) for given in spec.inputs)),
         ("window", window_text(spec.window.to_dict())),
         ("trigger", str(spec.firing)),
         ("mode", spec.mode),
@@ -96,13 +96,31 @@ def described_aggregate(spec: AggregateSpec) -> str:
     return "\n".join(lines)
 
 
+def _watermark(mark: Watermarks) -> str:
+    """Where a watermark comes from, with its spans."""
+    spans = [
+        f"{text} {format_duration(span)}"
+        for name, text in _SPANS.items()
+        if isinstance(span := getattr(mark, name, None), int)
+    ]
+    return ", ".join([str(mark.to_dict()["type"]), *spans])
+
+
+_SPANS = {
+    "disorder": "by",
+    "lag": "by",
+    "floor": "floor",
+    "forget_after": "forgets writers after",
+    "idle_after": "idle after",
+    "align": "aligned within",
+}
+"""The durations of watermarks, and the words before them."""
+
+
 def _input(given: Input) -> str:
-    mark = given.watermark
-    idle = mark.idle_after if isinstance(mark, Watched) else None
-    silent = "" if idle is None else f"; a source is idle after {format_duration(idle)} of silence"
     key = f"key {', '.join(given.key)}" if given.key else "no key"
     split = f", partitions by {given.partition}" if given.partition is not None else ""
-    return f"time {given.time}, {key}{split}; watermark {mark.to_dict()['type']}{silent}"
+    return f"time {given.time}, {key}{split}; watermark {_watermark(given.watermark)}"
 
 
 def _firing(spec: AggregateSpec) -> list[str]:

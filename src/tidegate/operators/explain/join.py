@@ -10,6 +10,7 @@ from tidegate.instants import MAX, MIN, format_duration, saturating_add
 from tidegate.kernel.storage.layout import LARGE_WINDOW
 from tidegate.operators.explain.explanation import explain_inputs
 from tidegate.operators.explain.facts import Explanation, time_text
+from tidegate.operators.explain.wording import verb
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.join.side import layout_of
 from tidegate.operators.progress import late_by_reason
@@ -334,21 +335,25 @@ def held_rows(shards: Sequence[WindowedJoin]) -> list[str]:
             else f"is at {time_text(watermark, ticks=shards[0].ticks)}"
         )
         rows = sum(len(side.buffer) for side in sides)
-        sentences.append(f"The {SIDES[sides[0].number]} side {mark} and holds {rows:,} rows.")
+        side = SIDES[sides[0].number]
+        sentences.append(f"The {side} side {mark} and holds {many(rows, 'row')}.")
     for number, (own, other) in enumerate((SIDES, SIDES[::-1])):
         pending = sum(len(shard.matching.pending(number).at) for shard in shards)
         if pending:
             sentences.append(
-                f"{pending:,} {own} rows have no partner and wait for the {other} watermark before"
-                " they come out alone."
+                f"{many(pending, f'{own} row')} without a partner"
+                f" {verb(pending, 'waits', 'wait')} for the {other} watermark before"
+                f" {verb(pending, 'it comes', 'they come')} out alone."
             )
     waiting = sum(shard.emitter.waiting for shard in shards)
     if waiting:
-        sentences.append(f"{waiting:,} rows of the output wait for the clock.")
+        sentences.append(
+            f"{many(waiting, 'row')} of the output {verb(waiting, 'waits', 'wait')} for the clock."
+        )
     unnamed = sum(shard.emitter.unnamed for shard in shards)
     if unnamed:
         sentences.append(
-            f"{unnamed:,} rows of the output wait until the columns of the other"
-            " side are known. Hint: give `schemas`."
+            f"{many(unnamed, 'row')} of the output {verb(unnamed, 'waits', 'wait')} until the"
+            " columns of the other side are known. Hint: give `schemas`."
         )
     return sentences

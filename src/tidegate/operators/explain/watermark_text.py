@@ -340,9 +340,10 @@ class WatermarkText:
         if len(self.points) < 2:
             return []
         it = verb(len(holders), "it", "they")
+        call = "" if self.found.is_scheduled else ", or call `mark_idle`"
         return [
             f"Hint: set `idle_after`, after which {it} {verb(len(holders), 'becomes', 'become')}"
-            " idle when silent, or call `mark_idle`."
+            f" idle when silent{call}."
         ]
 
     def _even(self) -> str:

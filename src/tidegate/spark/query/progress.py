@@ -10,6 +10,7 @@ from typing import Any
 from tidegate.instants import format_instant, instant
 from tidegate.operators.status import QueryStatus
 from tidegate.spark import metrics
+from tidegate.units import many, when
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,13 @@ class Progress:
     clock: int | None = None
     rocksdb_bytes: int = 0
     """The size of Spark's state store on disk."""
+
+    def __repr__(self) -> str:
+        windows = self.counts.get("windows_open", 0)
+        return (
+            f"Progress(batch {self.batch_id:,}, {self.rows_per_second:,.0f} rows/s, watermark"
+            f" {when(self.watermark)}, {many(windows, 'window')} open)"
+        )
 
     @property
     def watermark_lag_seconds(self) -> float | None:

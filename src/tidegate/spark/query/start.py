@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidegate.errors import SetupError, SinkError, SpecError, StateError, TidegateError
-from tidegate.instants import Duration, duration
+from tidegate.instants import Duration, duration, format_duration
 from tidegate.kernel.keys import FIXED
 from tidegate.operators.aggregate import migration
 from tidegate.operators.ingest.projection import projected_schema
@@ -66,8 +66,6 @@ def start(
     name: str | None,
 ) -> Query:
     """Run a pipeline: a streaming one until it is stopped, a batch one to its end."""
-    for argument, sink in (("to", to), ("late", late), ("metrics", metrics)):
-        _check_sink(argument, sink)
     spark = plan.session
     check_session(spark)
     if not plan.is_streaming:
@@ -166,9 +164,38 @@ def _is_remote(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def _check_sink(argument: str, sink: Any) -> None:
+def check_arguments(
+    *, sinks: Mapping[str, Any], checkpoint: Any, trigger: Any, shards: Any, name: Any
+) -> None:
+    """Raise `SpecError` with all arguments of `write` that have a wrong type or value."""
+    found = [_sink_problem(argument, sink) for argument, sink in sinks.items()]
+    if not isinstance(checkpoint, str | os.PathLike | None):
+        found.append(
+            f"`checkpoint` is the path of a folder, got {checkpoint!r}. Hint:"
+            " checkpoint='out/checkpoint'"
+        )
+    if shards is not None and (
+        isinstance(shards, bool) or not isinstance(shards, int) or shards < 1
+    ):
+        found.append(f"`shards` is a whole number of at least 1, got {shards!r}")
+    if name is not None and (not isinstance(name, str) or not name):
+        found.append(f"`name` is a text, got {name!r}. Hint: leave it out for none")
+    if trigger != "available_now":
+        try:
+            _interval(trigger)
+        except TidegateError as error:
+            found.append(f"`trigger`: {error}")
+    problems = [problem for problem in found if problem]
+    if len(problems) == 1:
+        raise SpecError(problems[0])
+    if problems:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise SpecError(f"`write` has {many(len(problems), 'wrong argument')}:\n{listed}")
+
+
+def _sink_problem(argument: str, sink: Any) -> str:
     if isinstance(sink, Sink) or (sink is None and argument != "to"):
-        return
+        return ""
     is_path = isinstance(sink, str | os.PathLike)
     hint = (
         f"{argument}=tg.sinks.parquet({os.fspath(sink)!r})"
@@ -176,7 +203,7 @@ def _check_sink(argument: str, sink: Any) -> None:
         else "one of tg.sinks, such as tg.sinks.parquet('out/panes')"
     )
     shown = repr(os.fspath(sink)) if is_path else type(sink).__name__
-    raise SpecError(f"`{argument}` is a sink, got {shown}. Hint: {hint}")
+    return f"`{argument}` is a sink, got {shown}. Hint: {hint}"
 
 
 def _interval(trigger: Duration | None) -> int:
@@ -186,7 +213,12 @@ def _interval(trigger: Duration | None) -> int:
         raise SpecError(
             "`once` reads everything in one batch, whatever its size. Hint: trigger='available_now'"
         )
-    return duration(trigger)
+    found = duration(trigger)
+    if found < 0:
+        raise SpecError(
+            f"the interval between batches can't be negative, got {format_duration(found)}"
+        )
+    return found
 
 
 def _choose_layout(spark: SparkSession, shards: int | None) -> ShardLayout:

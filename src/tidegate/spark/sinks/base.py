@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PANE_ID = "pane_id"
+NEW_QUERY = "new"
+"""The id in checks before the first start."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pyarrow import fs
 
 from tidegate.errors import InputError, SinkError, SpecError
 from tidegate.redaction import redacted
-from tidegate.spark.sinks.base import SinkTarget, TaskSink, without_pane_id
+from tidegate.spark.sinks.base import NEW_QUERY, SinkTarget, TaskSink, without_pane_id
 from tidegate.state.durability import make_folder, sync_file
 
 ROW_GROUP_ROWS = 1 << 20
@@ -414,7 +414,7 @@ class BatchFolder:
             raise SinkError(
                 f"a folder holds one output of one query, and `{self.root}` belongs to the"
                 f" output `{owner.get('output')}` of the query {owner.get('query')}, got the"
-                f" output `{target.output}` of the query {target.query}. Hint: write to another"
+                f" output `{target.output}` of {_query(target.query)}. Hint: write to another"
                 f" folder, restart the query with its former checkpoint{former}, or replace the"
                 " content: overwrite=True"
             )
@@ -576,3 +576,8 @@ class BatchFolder:
 def _digest(staged: list[_Staged]) -> str:
     """A digest that identifies an attempt to write a batch."""
     return hashlib.sha256("\n".join(file.path for file in staged).encode()).hexdigest()[:16]
+
+
+def _query(name: str) -> str:
+    """A query in a message; one that was never started has no id yet."""
+    return "a new query" if name == NEW_QUERY else f"the query {name}"
