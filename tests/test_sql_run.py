@@ -290,6 +290,39 @@ def test_standard_input_is_a_table(
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "query", "rows", "status"),
+    [
+        ("", COUNT, [], 0),
+        (
+            "",
+            f"CREATE TABLE stdin (ts TIMESTAMP(3), user STRING, WATERMARK FOR ts AS ts); {COUNT}",
+            [],
+            0,
+        ),
+        ("{nonsense", "SELECT user FROM stdin", [], 2),
+        ("{nonsense", "CREATE TABLE stdin (user STRING); SELECT user FROM stdin", [], 1),
+        (
+            '{"n": 1}\n{"n": 2.5}\n{"n": "x"}',
+            "SELECT n * 2 AS n FROM stdin",
+            [{"n": 2.0}, {"n": 5.0}],
+            1,
+        ),
+    ],
+)
+def test_the_columns_of_standard_input_are_those_of_its_rows(
+    text: str,
+    query: str,
+    rows: list[Any],
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _given(monkeypatch, text)
+    found, output, _ = run(capsys, "-c", query)
+    assert ([*map(json.loads, output.splitlines())], found) == (rows, status)
+
+
 def test_a_table_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

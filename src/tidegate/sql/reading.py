@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -88,6 +88,13 @@ class Lines:
     def tables(self, schema: pa.Schema | None = None) -> Iterator[pa.Table]:
         """All lines as tables with the inferred columns, or those of a schema."""
         first, self._first = self._first, []
+        if not (schema or self.schema).names:
+            if any(map(bytes.strip, first)):
+                raise InputError(
+                    "the first lines of the input have no columns. Hint: one JSON object per line,"
+                    " CSV with a header, or CREATE TABLE stdin (...)"
+                )
+            return
         lines = _chained(first, self._lines)
         if self.form != "csv" or schema is None or schema.names == self.schema.names:
             yield from _of_lines(lines, self.form, schema or self.schema, ",")
@@ -99,16 +106,16 @@ class Lines:
 
     def _inferred(self) -> pa.Schema:
         if self.form == "csv":
+            if not self._header.strip():
+                return pa.schema([])
             table = pa.csv.read_csv(io.BytesIO(self._header + b"".join(self._first)))
             return bindable(_instants(table.schema))
         rows = [row for row, _ in map(_parsed, self._first) if row]
         if not rows:
-            raise InputError(
-                "the input has no rows. Hint: one JSON object per line, or CSV with a header"
-            )
+            return pa.schema([])
         table = to_table(rows, None)
         names = [name for name in table.column_names if name != BROKEN]
-        return bindable(_with_times(table.select(names)))
+        return bindable(_with_fractions(_with_times(table.select(names)), rows))
 
 
 def _chained(first: Iterable[bytes], rest: Iterable[bytes]) -> Iterator[bytes]:
@@ -149,6 +156,19 @@ def _with_times(table: pa.Table) -> pa.Schema:
                     is_time = False
         fields.append(one.with_type(pa.timestamp("us", "UTC")) if is_time else one)
     return pa.schema(fields)
+
+
+def _with_fractions(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
+    """The schema with floats where some numbers of a column have a fraction."""
+    return pa.schema(
+        [
+            one.with_type(pa.float64())
+            if pa.types.is_integer(one.type)
+            and any(isinstance(row.get(one.name), float) for row in rows)
+            else one
+            for one in schema
+        ]
+    )
 
 
 def _files(path: str, definition: TableDefinition) -> list[Path]:

@@ -289,7 +289,9 @@ def given_table(name: str, source: Any) -> TableDefinition:
         schema = None if found is None else _plan_schema(found, source.input)
         return TableDefinition(name, source.input, schema, source=found)
     if isinstance(source, Lines):
-        return TableDefinition(name, Input(watermark=Explicit()), source.schema, source=source)
+        # The columns of an input without rows are those that queries name.
+        columns = source.schema if source.schema.names else None
+        return TableDefinition(name, Input(watermark=Explicit()), columns, source=source)
     if _is_local(source):
         table = _arrow(source)
         return TableDefinition(name, Input(watermark=Explicit()), table.schema, source=table)

@@ -181,7 +181,9 @@ class Firing:
                 )
             )
 
-    def _remembered(self, panes: Frame, values: Mapping[str, pa.Array], timing: np.ndarray) -> Frame:
+    def _remembered(
+        self, panes: Frame, values: Mapping[str, pa.Array], timing: np.ndarray
+    ) -> Frame:
         """What a cell remembers of each pane: its numbers and values, and the next numbers."""
         index, ns, n = panes.ints("pane_index"), panes.ints("nonspeculative_index"), len(panes)
         columns: dict[str, Column] = {

@@ -132,9 +132,7 @@ class SessionUpdate(CellUpdate):
         grown = False
         if block.plan is not None:
             several = merge.of(assigned, block.several, self._touch)
-            grown = self._grow(
-                delivery, _some(assigned, block.several), several, block.plan, out
-            )
+            grown = self._grow(delivery, _some(assigned, block.several), several, block.plan, out)
             if not grown:
                 # A row cannot be aggregated: its sessions fire one after the other.
                 block = self.steps.block(delivery, assigned, merge.sessions, pace, once=True)
