@@ -405,8 +405,17 @@ def test_json_lines_are_read_as_a_whole_unless_one_is_odd(
 
 
 def test_statements_of_the_prompt_end_with_a_semicolon() -> None:
-    lines = ["", "SELECT 1", "FROM t;", "help", "SET 'a' = 'b';", "quit", "left"]
-    assert list(statements(iter(lines))) == ["SELECT 1\nFROM t;", "help", "SET 'a' = 'b';", "quit"]
+    lines = ["", "SELECT 1", "FROM t;", "help", "SET 'a' = 'b';  -- c;", "SELECT ';", "';", "quit"]
+    # Ctrl-C discards what waits for its end.
+    typed = iter([*lines, "SELECT -- ;", None, "SELECT 2;", "left"])
+    assert list(statements(typed)) == [
+        "SELECT 1\nFROM t;",
+        "help",
+        "SET 'a' = 'b';  -- c;",
+        "SELECT ';\n';",
+        "quit",
+        "SELECT 2;",
+    ]
 
 
 def test_the_prompt_runs_statements_and_goes_on_after_errors(

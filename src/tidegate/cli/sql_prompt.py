@@ -21,7 +21,19 @@ _WORDS = (
     *("TABLE", "TUMBLE", "HOP", "CUMULATE", "SESSION", "DESCRIPTOR", "INTERVAL", "PARTITION BY"),
     *("EMIT AFTER WATERMARK", "EMIT CHANGES", "EMIT FINAL", "EARLY EVERY", "LATE AFTER"),
     *("ALLOW LATENESS", "ACCUMULATING", "DISCARDING", "RETRACTING", "CREATE TABLE", "CREATE VIEW"),
-    *("WATERMARK FOR", "WITH", "INSERT INTO", "EXPLAIN", "SET", "LATE", "COUNT", "SUM", "AVG"),
+    *(
+        "WATERMARK FOR",
+        "WITH",
+        "INSERT INTO",
+        "EXPLAIN",
+        "SET",
+        "SHOW TABLES",
+        "DESCRIBE",
+        "LATE",
+        "COUNT",
+        "SUM",
+        "AVG",
+    ),
     *("MIN", "MAX", "FIRST_VALUE", "LAST_VALUE", "ARRAY_AGG", "ROW_NUMBER() OVER", "CAST"),
     *("window_start", "window_end", "window_time", "DROP TABLE", "DROP VIEW", "quit", "help"),
 )
@@ -53,19 +65,41 @@ def prompt(options: argparse.Namespace) -> int:
     return 0
 
 
-def statements(lines: Iterator[str]) -> Iterator[str]:
-    """The statements of lines: each ends with a semicolon; words of the prompt need none."""
+def statements(lines: Iterator[str | None]) -> Iterator[str]:
+    """The statements of lines: each ends with a semicolon; words of the prompt need none.
+
+    None in place of a line discards the lines that wait for their end.
+    """
     held: list[str] = []
     for line in lines:
+        if line is None:
+            held = []
+            continue
         if not held and line.strip().lower() in ("quit", "exit", "help"):
             yield line
             continue
         if not held and not line.strip():
             continue
         held.append(line)
-        if line.rstrip().endswith(";"):
+        if is_complete("\n".join(held)):
             yield "\n".join(held)
             held = []
+
+
+def is_complete(text: str) -> bool:
+    """Whether a text ends with a semicolon that is neither in quotes nor in a comment."""
+    from sqlglot.errors import TokenError
+    from sqlglot.tokenizer_core import TokenType
+
+    from tidegate.sql.dialect import Tidegate
+
+    if ";" not in text:
+        return False
+    try:
+        tokens = Tidegate().tokenize(text)
+    except TokenError:
+        return False
+    return bool(tokens) and tokens[-1].token_type == TokenType.SEMICOLON
 
 
 def words_of(session: Any) -> list[str]:
@@ -77,8 +111,8 @@ def words_of(session: Any) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _lines(session: Any) -> Iterator[str]:
-    """The lines that a person types."""
+def _lines(session: Any) -> Iterator[str | None]:
+    """The lines that are typed; None for Ctrl-C."""
     try:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.history import FileHistory
@@ -93,7 +127,7 @@ def _lines(session: Any) -> Iterator[str]:
         try:
             yield asked.prompt("sql> ")
         except KeyboardInterrupt:
-            continue
+            yield None
         except EOFError:
             return
 
