@@ -18,7 +18,6 @@ from tidegate.kernel.groups import expand_ranges
 from tidegate.kernel.storage.run_store import Located, Places, RunStore
 from tidegate.state.store import Store
 
-
 _FAN = 8
 """Rows of short-lived windows are gone before so many runs come together, and never move."""
 _TOGETHER, _MOVED = 512, 8

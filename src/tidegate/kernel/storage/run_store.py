@@ -12,9 +12,9 @@ Contract
 - Rows below the horizon of a watched column are expired, whatever their run still holds. A horizon
   never goes back.
 - A place (run, position in it) is valid until `tidy`, `expire`, `compact` or `restore`.
-- Compaction is size-tiered: the youngest runs are merged when several of them (`fan`) are of at most
-  the size class of the youngest, and the result is much larger than each of them, so that each row
-  moves a logarithmic number of times.
+- Compaction is size-tiered: the youngest runs are merged when several of them (`fan`) are of at
+  most the size class of the youngest, and the result is much larger than each of them, so that
+  each row moves a logarithmic number of times.
 """
 
 from __future__ import annotations
