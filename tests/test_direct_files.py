@@ -563,12 +563,22 @@ def wild_dictionary() -> pa.Array:
     )
 
 
-def invalid_struct() -> pa.Array:
-    """A struct with a text that is not UTF-8."""
-    return pa.StructArray.from_arrays([pa.array([b"a", b"\xff"]).view(pa.string())], ["inner"])
+def wild_struct() -> pa.Array:
+    """A struct with such texts."""
+    return pa.StructArray.from_arrays([wild_text()], ["inner"])
 
 
-@pytest.mark.parametrize("made", [wild_text, wild_dictionary, invalid_struct])
+def test_a_text_inside_of_a_struct_that_is_not_utf8_costs_its_row(tmp_path: Path) -> None:
+    texts = pa.array([b"a", b"\xff"]).view(pa.string())
+    column = pa.StructArray.from_arrays([texts], ["inner"])
+    write(pa.table({"key": column, "value": range(2)}), tmp_path / "a", "arrow")
+    table = read(tmp_path, Arrow(), pa.schema([("key", column.type), ("value", pa.int64())]))
+    assert table.column("key").to_pylist() == [{"inner": "a"}, None]
+    assert table.column("value").to_pylist() == [0, 1]
+    assert [text is None for text in marks(table)] == [True, False]
+
+
+@pytest.mark.parametrize("made", [wild_text, wild_dictionary, wild_struct])
 def test_arrays_that_would_crash_a_worker_are_not_used(tmp_path: Path, made: Any) -> None:
     wild = made()
     kind = wild.type.value_type if pa.types.is_dictionary(wild.type) else wild.type

@@ -228,6 +228,25 @@ def test_united_inputs_whose_keys_are_of_different_types_are_refused(spark, tmp_
         _ = tg.union(one, two).window(tg.tumbling("1 minute")).aggregate(n=tg.count()).df
 
 
+def test_texts_that_are_not_utf8_cost_their_rows(spark, tmp_path):
+    """Spark does not check texts that are cast from the bytes of a message."""
+    bytes_of = "struct(cast(X'FF' as string) inner)"
+    frame = spark.range(4).selectExpr(
+        "timestamp_millis(id) ts",
+        "if(id = 1, cast(X'FFFE' as string), 'ann') user",
+        f"if(id = 2, {bytes_of}, struct('a' inner)) price",
+    )
+    panes = (
+        tg.stream(frame, time="ts", key="user")
+        .window(tg.tumbling("1 minute"))
+        .aggregate(n=tg.count(), kept=tg.list_("price"))
+    )
+    assert [(row.user, row.n) for row in panes.df.collect()] == [("ann", 2)]
+    rows = panes.late_df.collect()
+    assert [row.reason for row in rows] == ["bad_value"] * 2
+    assert sorted(row.detail[:7].strip(" s") for row in rows) == ["`price`", "`user`"]
+
+
 def test_an_empty_batch_frame_gives_no_panes(spark, tmp_path):
     frame = spark.createDataFrame([], "user string, ts timestamp, price double")
     panes = (

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tidegate.api.streams import Stream
 from tidegate.cli.sql_output import Printer, printer
 from tidegate.errors import InputError, MissingExtraError
+from tidegate.kernel.frame import rows_of
 from tidegate.spec.join import JoinSpec
 from tidegate.spec.projection import PROTOCOL
 
@@ -206,7 +207,7 @@ def _print(shown: Printer, rows: pa.Table) -> None:
 
 def _report_late(late: pa.Table) -> int:
     """Print what is wrong with late rows to standard error."""
-    for row in late.to_pylist()[:10]:
+    for row in rows_of(late.slice(0, 10)):
         detail = f": {row['detail']}" if row.get("detail") else ""
         print(f"late: {row['reason']}{detail}", file=sys.stderr)
     if late.num_rows > 10:

@@ -7,6 +7,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
+from tidegate.kernel.frame import rows_of
 from tidegate.sql.writing import JsonWriter, Writer, plain
 
 Printer = Writer
@@ -30,7 +31,7 @@ class _Csv(Writer):
         if self._header is None:
             self._header = rows.column_names
             self._writer.writerow(self._header)
-        for row in rows.to_pylist():
+        for row in rows_of(rows):
             self._writer.writerow([_cell(value, "") for value in row.values()])
         self._output.flush()
 
@@ -47,7 +48,7 @@ class _Table(Writer):
         self._count = 0
 
     def write(self, rows: pa.Table) -> None:
-        texts = [[_cut(_cell(value, "NULL")) for value in row.values()] for row in rows.to_pylist()]
+        texts = [[_cut(_cell(value, "NULL")) for value in row.values()] for row in rows_of(rows)]
         if self._widths is None:
             columns = zip(rows.column_names, *texts, strict=True)
             self._widths = {name: max(map(len, (name, *cells))) for name, *cells in columns}

@@ -143,6 +143,32 @@ def plain(array: pa.Array) -> Column:
     return array.to_numpy(zero_copy_only=False) if is_plain else array
 
 
+def values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values in Python; what Python has no value for, such as the year 10000, is text."""
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError, LookupError):
+        return [_value_or_text(column, row) for row in range(len(column))]
+
+
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows in Python, with values as `values_of` returns them."""
+    columns = [values_of(column) for column in table.columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _value_or_text(column: pa.Array | pa.ChunkedArray, row: int) -> Any:
+    scalar = column[row]
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError, LookupError):
+        pass
+    try:
+        return scalar.cast(pa.string()).as_py()
+    except (pa.ArrowException, ValueError, OverflowError, LookupError):
+        return f"a value of type {scalar.type}"
+
+
 def repeat(value: Any, n: int, type: pa.DataType | None = None) -> pa.Array:
     """A column that holds one value n times."""
     if n <= _FEW:
@@ -303,7 +329,7 @@ def equal_rows(left: Column, right: Column) -> np.ndarray:
         return same
     a, b = to_arrow(left), to_arrow(right)
     if pa.types.is_nested(a.type) or a.type != b.type:
-        return np.fromiter(map(_is_same, a.to_pylist(), b.to_pylist()), bool, len(a))
+        return np.fromiter(map(_is_same, values_of(a), values_of(b)), bool, len(a))
     same = pc.or_(pc.fill_null(pc.equal(a, b), False), pc.and_(a.is_null(), b.is_null()))
     if pa.types.is_floating(a.type):
         same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(a), pc.is_nan(b)), False))

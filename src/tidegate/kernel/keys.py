@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InputError
-from tidegate.kernel.frame import constant, to_arrow
+from tidegate.kernel.frame import constant, to_arrow, values_of
 from tidegate.kernel.siphash import Hashes, Key, hash_bytes, hash_words
 
 KEY = ("key_hash", "key_check")
@@ -354,7 +354,7 @@ def _as_binary(array: pa.Array) -> pa.Array:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         # Lists are rare as keys: they are hashed by their canonical text.
         return pa.array(
-            [None if v is None else repr(v).encode() for v in array.to_pylist()], pa.large_binary()
+            [None if v is None else repr(v).encode() for v in values_of(array)], pa.large_binary()
         )
     raise InputError(
         f"a key column of type `{kind}` cannot be compared for equality. Hint: cast it to a plain"

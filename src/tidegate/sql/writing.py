@@ -15,6 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from tidegate.errors import InputError
+from tidegate.kernel.frame import rows_of
 from tidegate.sql.connectors import path_of
 from tidegate.sql.definitions import TableDefinition
 
@@ -117,7 +118,7 @@ def writer_of(definition: TableDefinition, folder: str | None, printed: Writer) 
 
 def json_lines(rows: pa.Table) -> Iterator[str]:
     """The rows as JSON objects; instants are ISO texts in UTC."""
-    for row in rows.to_pylist():
+    for row in rows_of(rows):
         yield json.dumps(row, default=plain, ensure_ascii=False)
 
 

@@ -20,8 +20,15 @@ import pyarrow.compute as pc
 from tidegate.errors import MissingExtraError
 from tidegate.kernel.accumulations.collect import quantile_result
 from tidegate.kernel.accumulations.protocol import Base, Lifted, Partials, Rows
-from tidegate.kernel.accumulations.values import storage, storage_dtype, to_floats, typed, valid
-from tidegate.kernel.frame import Column
+from tidegate.kernel.accumulations.values import (
+    dictionary,
+    storage,
+    storage_dtype,
+    to_floats,
+    typed,
+    valid,
+)
+from tidegate.kernel.frame import Column, values_of
 from tidegate.kernel.groups import Groups
 
 _LOG_REGISTERS = 12
@@ -76,7 +83,7 @@ class ApproxDistinct(_Sketch):
         array = rows.column(self.column)
         mask = valid(array)
         ids = groups.ids if mask is None else groups.ids[mask]
-        encoded = array.drop_null().dictionary_encode()
+        encoded = dictionary(array.drop_null())
         size = max(len(encoded.dictionary), 1)
         pairs = np.sort(
             ids.astype(np.int64) * size + encoded.indices.to_numpy(zero_copy_only=False)
@@ -140,7 +147,7 @@ def _texts(values: pa.Array) -> list[str]:
             prefix, values, pa.scalar("", values.type)
         ).to_pylist()
         return texts
-    raw: list[Any] = values.to_pylist()
+    raw = values_of(values)
     return ["b" + value.decode("latin-1") for value in raw]
 
 

@@ -113,14 +113,19 @@ def sort_keys(array: pa.Array, *, nan_first: bool = True) -> np.ndarray:
     return values.astype(np.int64, copy=False)
 
 
+def dictionary(array: pa.Array) -> Any:
+    """The array as a dictionary and indices."""
+    if pa.types.is_decimal(array.type) and array.type.bit_width < 128:
+        # Arrow has no dictionary of them.
+        array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
+    return array.dictionary_encode()
+
+
 def _ranks(array: pa.Array) -> np.ndarray:
     """The rank of each value among the sorted distinct ones."""
     if isinstance(array, pa.StructArray):
         return _struct_ranks(array)
-    if pa.types.is_decimal(array.type) and array.type.bit_width < 128:
-        # Arrow has no dictionary of them.
-        array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
-    encoded = array.dictionary_encode()
+    encoded = dictionary(array)
     order = pc.array_sort_indices(encoded.dictionary).to_numpy()
     rank = np.empty(len(order) + 1, np.int64)
     rank[order] = np.arange(len(order))

@@ -454,7 +454,7 @@ def whole_numbers(column: Column, name: str, missing: int) -> np.ndarray:
             f"column `{name}` must hold integers, durations or timestamps, got {array.type}. Hint:"
             " cast it to duration('us')"
         )
-    filled: np.ndarray = pc.fill_null(array.cast(pa.int64()), missing).to_numpy(
+    filled: np.ndarray = pc.fill_null(array.cast(pa.int64(), safe=False), missing).to_numpy(
         zero_copy_only=False
     )
     return filled

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidegate.errors import InputError
+from tidegate.kernel.accumulations.values import to_floats
 from tidegate.kernel.frame import to_arrow
 from tidegate.kernel.groups import Groups
 from tidegate.spec.evictors import EvictCount, EvictDelta, Evictor, EvictTime
@@ -27,20 +27,23 @@ def kept(evictor: Evictor, table: pa.Table, time: np.ndarray, groups: Groups) ->
                 return np.abs(values - values[groups.lasts][groups.ids]) < evictor.threshold
 
 
+def check_evictor(evictor: Evictor | None, schema: pa.Schema) -> None:
+    """Raise `InputError` if the column that an evictor looks at is missing, or has no numbers."""
+    if not isinstance(evictor, EvictDelta):
+        return
+    name = evictor.column
+    if name not in schema.names:
+        raise InputError(
+            f"the delta evictor looks at `{name}`, but the input has {', '.join(schema.names)}"
+        )
+    kind = schema.field(name).type
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+    if not any(test(kind) for test in tests):
+        raise InputError(
+            f"the delta evictor looks at `{name}`, which has type `{kind}`; it needs numbers"
+        )
+
+
 def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    if name not in table.column_names:
-        raise InputError(
-            f"the delta evictor looks at `{name}`, but the input has"
-            f" {', '.join(table.column_names)}"
-        )
-    column = to_arrow(table.column(name))
-    if not (
-        pa.types.is_integer(column.type)
-        or pa.types.is_floating(column.type)
-        or pa.types.is_decimal(column.type)
-    ):
-        raise InputError(
-            f"the delta evictor looks at `{name}`, which has type `{column.type}`; it needs numbers"
-        )
     # A missing value is far from everything, including itself, so it is evicted.
-    return pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False)
+    return to_floats(to_arrow(table.column(name)))

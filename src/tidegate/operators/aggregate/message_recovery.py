@@ -36,12 +36,7 @@ class MessageRecovery:
 
     def note_rejected(self, delivery: Delivery, stored: np.ndarray) -> None:
         """Remember the rows of a delivery that no window took; a recovery skips them."""
-        if not len(stored):
-            rejected = delivery
-        else:
-            kept = np.zeros(int(delivery.seq.max()) + 1 - int(delivery.seq.min()), bool)
-            kept[stored - int(delivery.seq.min())] = True
-            rejected = delivery.where(~kept[delivery.seq - int(delivery.seq.min())])
+        rejected = delivery.where(~np.isin(delivery.seq, stored))
         if len(rejected):
             self._rejected.put(
                 Frame.of({"uid": message_ids(rejected), "at": rejected.time}, len(rejected))

@@ -22,6 +22,7 @@ from tidegate.kernel.keys import KeyHasher
 from tidegate.kernel.triggers import compile_trigger
 from tidegate.kernel.watermarks.generators import columns_of
 from tidegate.kernel.watermarks.per_key import KeyProgress
+from tidegate.kernel.windows.evictors import check_evictor
 from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.message_recovery import MessageRecovery
@@ -315,7 +316,14 @@ class WindowedAggregate:
             known, new, grows=self.wiring.context.messages is None or self.merging is not None
         )
         if not wider.equals(known):
+            self._check(wider)
             self.wiring.widen(wider)
+
+    def _check(self, schema: pa.Schema) -> None:
+        """Refuse columns that cannot hold times or distances before anything depends on them."""
+        for time in {given.time: None for given in self.spec.inputs if given.time in schema.names}:
+            read_times(schema.empty_table().column(time), time)
+        check_evictor(self.spec.evictor, schema)
 
     def bind(self, schema: pa.Schema, *, keeps_messages: bool = False) -> None:
         """Fix the schema of the input, and bind the aggregates to its types.
@@ -323,9 +331,7 @@ class WindowedAggregate:
         State that was begun with messages goes on with them (`keeps_messages`), also where the
         types that have come since would not require them.
         """
-        for time in {given.time: None for given in self.spec.inputs if given.time in schema.names}:
-            # Refuse a column that cannot hold times before anything depends on it.
-            read_times(schema.empty_table().column(time), time)
+        self._check(schema)
         schema = schema if self.merging is None else self.merging.whole(schema)
         # Watermark columns of other inputs get their type with their first delivery.
         named = [

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tidegate.instants import MAX, MIN, saturating_add
-from tidegate.kernel.frame import Frame, concat_frames, to_arrow
+from tidegate.kernel.frame import Frame, concat_frames, to_arrow, values_of
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.triggers import TriggerContext
 from tidegate.kernel.watermarks.coalescer import STATUS
@@ -558,7 +558,7 @@ class _Waiting:
         chosen = behind[np.lexsort((reached[behind], end))[:LISTED_KEYS]]
         names = self._operator.spec.input.key
         some = cells.take(chosen)
-        values = [to_arrow(some[f"k.{name}"]).to_pylist() for name in names]
+        values = [values_of(to_arrow(some[f"k.{name}"])) for name in names]
         return tuple(
             KeyFacts(
                 key=dict(zip(names, (column[n] for column in values), strict=True)),

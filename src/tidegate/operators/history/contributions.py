@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.kernel.events.event_time import OK, read_times
+from tidegate.kernel.events.event_time import OK, is_instants, read_times
+from tidegate.kernel.frame import values_of
 from tidegate.operators.history.facts import Bounds, Contribution
 from tidegate.operators.history.rows import Selection, late_rows, of_key
 from tidegate.operators.ingest.delivery import Arrival
@@ -91,6 +92,8 @@ def _times(arrival: Arrival, given: Input, asked: Selection, seen: set[Any]) -> 
         return []
     if any(name not in table.column_names for name in asked.key):
         return []
+    if not is_instants(table.schema.field(given.time).type):
+        return []
     rows = of_key(table, asked)
     ticks, verdict = read_times(rows.column(given.time), given.time)
     names = [given.id] if given.id is not None else [given.partition, given.offset]
@@ -100,10 +103,15 @@ def _times(arrival: Arrival, given: Input, asked: Selection, seen: set[Any]) -> 
             tick for tick, read in zip(ticks.tolist(), verdict.tolist(), strict=True) if read == OK
         ]
     found = []
-    ids = zip(*(rows.column(name).to_pylist() for name in identity), strict=True)
+    ids = zip(*(map(_hashable, values_of(rows.column(name))) for name in identity), strict=True)
     for tick, read, one in zip(ticks.tolist(), verdict.tolist(), ids, strict=True):
         place = (arrival.ordinal, *one)
         if read == OK and (place not in seen or one[-1] is None):
             seen.add(place)
             found.append(tick)
     return found
+
+
+def _hashable(value: Any) -> Any:
+    """The value itself, or its text where it is a list or a dictionary."""
+    return repr(value) if isinstance(value, list | dict) else value

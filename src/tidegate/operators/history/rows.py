@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, format_instant
-from tidegate.kernel.frame import to_arrow
+from tidegate.kernel.events.event_time import OK, is_instants, read_times
+from tidegate.kernel.frame import rows_of, to_arrow
 from tidegate.operators.results import late_name
 from tidegate.spec.operator import RESERVED
 
@@ -138,7 +139,7 @@ def pane_rows(panes: pa.Table, asked: Selection) -> list[PaneRow]:
     found, start, end = found.filter(pa.array(inside)), start[inside], end[inside]
     values = [name for name in found.column_names if name not in asked.key and name not in _ADDED]
     marks, clocks = _ticks(found, "watermark"), _ticks(found, _clock_column(found))
-    rows = found.select([name for name in found.column_names if name not in _TIMES]).to_pylist()
+    rows = rows_of(found.select([name for name in found.column_names if name not in _TIMES]))
     return [
         PaneRow(
             start=int(start[n]),
@@ -172,7 +173,7 @@ def late_rows(late: pa.Table, asked: Selection, time: str | None) -> list[LateRo
     times = _ticks(found, column if column in found.column_names else None)
     windows = _windows(found)
     own = [name for name in found.column_names if name not in _OF_LATE]
-    rows = found.select([*own, "class", "reason", "detail"]).to_pylist()
+    rows = rows_of(found.select([*own, "class", "reason", "detail"]))
     batches = _ticks(found, BATCH if BATCH in found.column_names else None)
     return [
         LateRow(
@@ -233,11 +234,13 @@ def _ticks(found: pa.Table, name: str | None) -> list[int | None]:
     if name is None:
         return [None] * found.num_rows
     column = to_arrow(found.column(name))
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        column = pc.cast(column, pa.timestamp("us", "UTC"), safe=False)
-    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us"), safe=False)
-    return column.cast(pa.int64()).to_pylist()
+    if not is_instants(column.type):
+        return [None] * found.num_rows
+    ticks, verdict = read_times(column, name)
+    return [
+        tick if read == OK else None
+        for tick, read in zip(ticks.tolist(), verdict.tolist(), strict=True)
+    ]
 
 
 def _bounds(found: pa.Table, name: str, missing: int) -> np.ndarray:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InputError
+from tidegate.instants import MAX
 from tidegate.kernel.events.duplicates import partitions_of
 from tidegate.kernel.events.event_time import FUTURE, ON_TIME, is_ticks, read_times
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, repeat, to_arrow, to_numpy
@@ -275,7 +276,12 @@ class DeliveryReader:
                 f"the offset column `{self.spec.offset}` has {column.null_count} null(s); every"
                 " message of a stream has an offset"
             )
-        return to_numpy(column.cast(pa.int64()))
+        try:
+            return to_numpy(column.cast(pa.int64()))
+        except pa.ArrowInvalid:
+            raise InputError(
+                f"the offset column `{self.spec.offset}` has an offset beyond {MAX}"
+            ) from None
 
     def _weights(self, table: pa.Table) -> np.ndarray | None:
         if self.op_column is None or self.op_column not in table.column_names:

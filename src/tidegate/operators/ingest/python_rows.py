@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -11,14 +12,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidegate.errors import InputError
+from tidegate.operators.ingest.arrow_rows import MAX_NESTING, check_unique, checked
 from tidegate.operators.ingest.schema_cast import BROKEN
-from tidegate.state.arrow_types import check_types
 
-MAX_NESTING = 32
-"""How deep lists and dictionaries in a value may be nested; Arrow stores at most 64 levels."""
 _SHOWN = 200
 """Maximum length of a value in a message."""
 _DECIMAL = pa.decimal128(38, 10)
@@ -45,13 +43,13 @@ def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
     if isinstance(rows, Mapping):
         return _from_dicts([rows], schema)
     if isinstance(rows, pa.Table):
-        return _checked(rows)
+        return checked(rows)
     if isinstance(rows, pa.RecordBatch):
-        return _checked(pa.Table.from_batches([rows]))
+        return checked(pa.Table.from_batches([rows]))
     if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
         return _from_pandas(rows, schema)
     if hasattr(rows, "__arrow_c_stream__"):
-        return _checked(pa.table(rows))
+        return checked(pa.table(rows))
     if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
         return _from_dicts(rows, schema)
     raise InputError(
@@ -60,68 +58,8 @@ def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
     )
 
 
-def _checked(table: pa.Table) -> pa.Table:
-    """The table, if its columns have names of their own and types that state can hold."""
-    names = table.column_names
-    _check_unique(names)
-    if BROKEN in names:
-        raise InputError(f"the column name {BROKEN!r} is reserved. Hint: rename the column")
-    try:
-        check_types(table.schema)
-    except pa.ArrowInvalid as error:
-        raise InputError(f"{error}. Hint: cast the column") from None
-    for number, field in enumerate(table.schema):
-        if pa.types.is_run_end_encoded(field.type):
-            decoded = [pc.run_end_decode(chunk) for chunk in table.column(number).chunks]
-            column = pa.chunked_array(decoded, field.type.value_type)
-            table = table.set_column(number, field.name, column)
-        if _has_union(field.type):
-            raise InputError(
-                f"the column `{field.name}` is a union ({field.type}), which state cannot hold."
-                " Hint: divide it into a column per type"
-            )
-        if pa.types.is_nested(field.type) and _type_depth(field.type) > MAX_NESTING:
-            raise InputError(
-                f"the column `{field.name}` is nested more than {MAX_NESTING} deep. Hint: flatten"
-                " it, or pass it as text"
-            )
-    return table
-
-
-def _check_unique(names: Sequence[str]) -> None:
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise InputError(
-            "the columns of a message have different names, got"
-            f" {', '.join(f'`{name}`' for name in twice)} more than once. Hint: rename one of them"
-        )
-
-
-def _has_union(kind: pa.DataType) -> bool:
-    """Whether a type is a union or contains one, as far as nesting is accepted."""
-    level = [kind]
-    for _ in range(MAX_NESTING + 1):
-        if any(pa.types.is_union(one) for one in level):
-            return True
-        nested = [one for one in level if pa.types.is_nested(one)]
-        level = [one.field(number).type for one in nested for number in range(one.num_fields)]
-    return False
-
-
-def _type_depth(kind: pa.DataType) -> int:
-    """How many levels of lists and structs a type has, counted no further than the limit."""
-    level, depth = [kind], 0
-    while depth <= MAX_NESTING:
-        nested = [one for one in level if pa.types.is_nested(one)]
-        level = [one.field(number).type for one in nested for number in range(one.num_fields)]
-        if not level:
-            break
-        depth += 1
-    return depth
-
-
 def _from_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
-    _check_unique([str(name) for name in frame.columns])
+    check_unique([str(name) for name in frame.columns])
     flat = not any(
         _too_deep(value)
         for number, kind in enumerate(frame.dtypes)
@@ -136,7 +74,7 @@ def _from_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
             flat = False
     if not flat:
         return _from_dicts(frame.to_dict("records"), schema)
-    return _checked(table.replace_schema_metadata(None))
+    return checked(table.replace_schema_metadata(None))
 
 
 def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> pa.Table:
@@ -213,13 +151,13 @@ def _column_one_by_one(
 ) -> pa.Array:
     """The values of a column with broken rows, cast one by one; `problems` gets those rows.
 
-    The type is the known one, or that of the first value that has a type.
+    The type is the known one, or that of most values, so that a broken one decides nothing; of the
+    first one where several types are as frequent.
     """
     if kind is None or pa.types.is_null(kind):
-        kind = next(
-            (a.type for a in map(_alone, values) if a is not None and not pa.types.is_null(a.type)),
-            pa.null(),
-        )
+        types = Counter(a.type for a in map(_alone, values) if a is not None)
+        del types[pa.null()]
+        kind = max(types, key=lambda one: types[one], default=pa.null())
     kept: list[Any] = []
     for row, value in enumerate(values):
         array = _alone(value)

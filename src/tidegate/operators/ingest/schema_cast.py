@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.kernel.events.event_time import is_instants
-from tidegate.kernel.frame import typed
+from tidegate.kernel.frame import to_arrow, typed, values_of
 
 BROKEN = "\x00broken"
 """The column that describes the broken value of each row; null where there is none."""
@@ -127,12 +128,29 @@ def _zoned(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _cast_one_by_one(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
     """Cast value by value, to find those that do not fit."""
-    values: list[object] = []
+    cells: list[pa.Array] = [pa.nulls(0, field.type)]
     problems: dict[int, str] = {}
-    for row, scalar in enumerate(column):
+    for row in range(len(column)):
+        cell = to_arrow(column.slice(row, 1))
         try:
-            values.append(scalar.cast(field.type).as_py() if scalar.is_valid else None)
+            cells.append(pa.nulls(1, field.type) if cell.null_count else cell.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-            values.append(None)
-            problems[row] = f"`{field.name}` should be {field.type}, got {scalar.as_py()!r}"
-    return pa.array(values, field.type), problems
+            cells.append(pa.nulls(1, field.type))
+            [value] = values_of(cell)
+            problems[row] = f"`{field.name}` should be {field.type}, got {value!r}"
+    return pa.concat_arrays(cells), problems
+
+
+def with_errors(table: pa.Table, problems: Mapping[int, str]) -> pa.Table:
+    """The table with more error texts; a row keeps its first one."""
+    known = (
+        table.column(BROKEN).to_pylist()
+        if BROKEN in table.column_names
+        else [None] * table.num_rows
+    )
+    texts = pa.array(
+        [text if text is not None else problems.get(n) for n, text in enumerate(known)], pa.string()
+    )
+    if BROKEN in table.column_names:
+        return table.set_column(table.column_names.index(BROKEN), BROKEN, texts)
+    return table.append_column(BROKEN, texts)

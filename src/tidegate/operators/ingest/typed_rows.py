@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidegate.kernel.events.event_time import BAD, read_times
 from tidegate.kernel.frame import to_arrow
-from tidegate.operators.ingest.schema_cast import BROKEN, cast_to_schema
+from tidegate.operators.ingest.schema_cast import BROKEN, cast_to_schema, with_errors
 from tidegate.state.arrow_types import check_types
 
 UNREADABLE = (
@@ -80,21 +80,6 @@ def _with_instants(table: pa.Table, field: pa.Field) -> pa.Table:
             },
         )
     return table.set_column(table.column_names.index(field.name), field.name, instants)
-
-
-def with_errors(table: pa.Table, problems: Mapping[int, str]) -> pa.Table:
-    """The table with more error texts; a row keeps its first one."""
-    known = (
-        table.column(BROKEN).to_pylist()
-        if BROKEN in table.column_names
-        else [None] * table.num_rows
-    )
-    texts = pa.array(
-        [text if text is not None else problems.get(n) for n, text in enumerate(known)], pa.string()
-    )
-    if BROKEN in table.column_names:
-        return table.set_column(table.column_names.index(BROKEN), BROKEN, texts)
-    return table.append_column(BROKEN, texts)
 
 
 def rows_to_table(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, Instant, instant
-from tidegate.kernel.frame import Frame, concat_frames, to_arrow
+from tidegate.kernel.frame import Frame, concat_frames, to_arrow, values_of
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.windows.assigners import Aligned
 from tidegate.operators.aggregate.cell_values import payload
@@ -171,11 +171,11 @@ class AggregateInspection:
         shown, renderer = cells.take(firsts), self.operator.renderer()
         names = self.operator.spec.input.key if per_key else ()
         columns: dict[str, list[Any]] = {
-            name: to_arrow(shown[f"k.{name}"]).to_pylist() for name in names
+            name: values_of(to_arrow(shown[f"k.{name}"])) for name in names
         }
         columns.update(
-            window_start=renderer.instants(shown.ints("start")).to_pylist(),
-            window_end=renderer.instants(shown.ints("end")).to_pylist(),
+            window_start=values_of(renderer.instants(shown.ints("start"))),
+            window_end=values_of(renderer.instants(shown.ints("end"))),
             count=groups.sum(cells.ints("row_count"))[order].tolist(),
             panes=groups.sum(cells.ints("pane_index"))[order].tolist(),
             offsets=self._window_offsets(shown),
@@ -250,7 +250,7 @@ class AggregateInspection:
                     f"`join_key` names the column `{name}`, but the messages have"
                     f" {', '.join(table.column_names)}"
                 )
-            mask = [v == value for v in table.column(name).to_pylist()]
+            mask = [v == value for v in values_of(table.column(name))]
             table = table.filter(pa.array(mask, pa.bool_()))
         return table
 

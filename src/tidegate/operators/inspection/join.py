@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, Instant, instant
-from tidegate.kernel.frame import Frame, concat_frames, to_arrow
+from tidegate.kernel.frame import Frame, concat_frames, to_arrow, values_of
 from tidegate.operators.inspection.key_identity import key_identity
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.join.output import PAYLOAD
@@ -103,7 +103,7 @@ class JoinInspection:
         found = found.where(wanted)
         found = found.take(np.lexsort((found.ints("end"), found.ints("start"))))
         bounds = self.operator.renderer().bounds
-        starts, ends = (bounds(found.ints(name)).to_pylist() for name in ("start", "end"))
+        starts, ends = (values_of(bounds(found.ints(name))) for name in ("start", "end"))
         counts = found.ints("count").tolist()
         return [
             {"window_start": a, "window_end": b, "count": n}

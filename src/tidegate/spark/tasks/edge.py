@@ -21,6 +21,7 @@ from tidegate.kernel.watermarks.row_selection import condense
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator
 from tidegate.operators.aggregate.static_windows import observed_positions
 from tidegate.operators.async_map.delivery import observed_messages
+from tidegate.operators.ingest.arrow_rows import valid
 from tidegate.operators.ingest.computed_columns import with_computed_columns
 from tidegate.operators.ingest.projection import project
 from tidegate.operators.ingest.schema_cast import BROKEN
@@ -154,7 +155,8 @@ class _Packer:
             table = table.drop_columns([CLOCK])
         if edge.names:
             table = table.rename_columns(list(edge.names))
-        table = with_computed_columns(marked(_without_views(table)), edge.input.arrival.computed)
+        table = valid(marked(_without_views(table)))
+        table = with_computed_columns(table, edge.input.arrival.computed)
         rows: list[ShuffleRow] = []
         table, observed = self._map(_without_views(table), clock, rows)
         projected = project(table, edge.input.projections)

@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import MissingExtraError, SpecError
-from tidegate.operators.ingest.typed_rows import UNREADABLE, with_errors
+from tidegate.operators.ingest.schema_cast import with_errors
+from tidegate.operators.ingest.typed_rows import UNREADABLE
 from tidegate.spark.sources.topics.values import Decoded, Describe, ValueDecoder
 
 _PLAIN: dict[str, pa.DataType] = {

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.kernel.frame import repeat
-from tidegate.operators.ingest.schema_cast import BROKEN
-from tidegate.operators.ingest.typed_rows import malformed_row, with_errors
+from tidegate.operators.ingest.schema_cast import BROKEN, with_errors
+from tidegate.operators.ingest.typed_rows import malformed_row
 from tidegate.spark.sources.topics.offsets import Place, partition_name
 from tidegate.spark.sources.topics.values import ValueDecoder, message_text, to_column
 

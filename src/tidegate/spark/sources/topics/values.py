@@ -21,13 +21,12 @@ from tidegate.operators.ingest.json_text import (
     parse_declared,
     parse_inferred,
 )
-from tidegate.operators.ingest.schema_cast import BROKEN
+from tidegate.operators.ingest.schema_cast import BROKEN, with_errors
 from tidegate.operators.ingest.typed_rows import (
     UNREADABLE,
     fit_schema,
     is_utf8,
     malformed_row,
-    with_errors,
 )
 from tidegate.spark.sources.arrow_ipc import open_ipc, validated
 from tidegate.spark.sources.csv_text import CsvDialect
