@@ -10,6 +10,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -71,7 +72,12 @@ class Renderer(ABC):
         """All panes and all late rows; tables without rows have their columns, too."""
         panes = [self._panes(frame) for frame in output.panes if len(frame)]
         late = [self._late(rows) for rows in output.late if len(rows)]
-        return Results(_append(self._no_panes(), panes), _append(self._no_late(), late))
+        empty = self._empty
+        return Results(_append(empty.panes, panes), _append(empty.late, late))
+
+    @cached_property
+    def _empty(self) -> Results:
+        return Results(self._no_panes(), self._no_late())
 
     @abstractmethod
     def by_window(self, output: Output) -> list[Results]:
@@ -91,7 +97,11 @@ class Renderer(ABC):
 
 
 def _append(empty: pa.Table, tables: list[pa.Table]) -> pa.Table:
-    return pa.concat_tables([empty, *tables], promote_options="permissive") if tables else empty
+    if not tables:
+        return empty
+    if len(tables) == 1 and tables[0].schema.equals(empty.schema):
+        return tables[0]
+    return pa.concat_tables([empty, *tables], promote_options="permissive")
 
 
 def _concat(tables: list[pa.Table]) -> pa.Table:
@@ -102,6 +112,8 @@ def _concat(tables: list[pa.Table]) -> pa.Table:
 
 def _cast_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The table with the types of the schema: until an input has a time, times are integers."""
+    if table.schema.equals(schema):
+        return table
     for name in [name for name in table.column_names if name in schema.names]:
         kind, former = schema.field(name).type, table.schema.field(name).type
         if former != kind and not pa.types.is_null(kind) and not pa.types.is_null(former):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.kernel.frame import Column, Frame, constant, to_arrow
+from tidegate.kernel.frame import Column, Frame, constant, is_constant, to_arrow
 from tidegate.kernel.groups import ascending
 from tidegate.kernel.keys import KEY, identify_words, is_word
 from tidegate.state.damage import damage_in
@@ -25,8 +25,9 @@ _CONSTANTS, _NARROWED, _DUPLICATES, _TIMES = b"constants", b"narrowed", b"duplic
 _IDENTITY, _HASHES, _DELTAS = b"identity", b"hashes", b"deltas"
 _IDENTITIES = (("k.", KEY), ("m.", ("equal_hash", "key_check")))
 """Prefixes of the columns from which hashes may follow, and the names of the hash columns."""
-_WORDS = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
-_SAMPLED = 16
+_WORDS = [(2**bits - 1, np.dtype(f"u{bits // 8}")) for bits in (8, 16, 32)]
+_SAMPLED, _LONG = 16, 4096
+"""Rows of a long frame that are looked at first."""
 
 
 def pack(frame: Frame, *, by_key: bool = False) -> pa.Table:
@@ -43,7 +44,10 @@ def pack(frame: Frame, *, by_key: bool = False) -> pa.Table:
             continue
         if not isinstance(given, np.ndarray) and pa.types.is_timestamp(given.type):
             times[name], columns[name] = [given.type.unit, given.type.tz], column
-        low, high = column.min().item(), column.max().item()
+        if is_constant(column):
+            low = high = column[0].item()
+        else:
+            low, high = column.min().item(), column.max().item()
         if low == high:
             constants[name] = [column.dtype.str, low]
             del columns[name]
@@ -71,11 +75,11 @@ def pack(frame: Frame, *, by_key: bool = False) -> pa.Table:
 
 def _narrowest(low: int, high: int) -> tuple[np.dtype[Any] | None, int]:
     """The narrowest type for integers from low to high, and the base subtracted from each."""
-    word, plain = (
-        next((word for word in _WORDS if most <= np.iinfo(word).max), None)
-        for most in (high - low, high)
-    )
-    return word, 0 if low >= 0 and word == plain else low
+    for limit, word in _WORDS:
+        if high - low <= limit:
+            return word, 0 if low >= 0 and high <= limit else low
+    # Without a base, wide integers stay as they are.
+    return None, low
 
 
 def _duplicates(columns: Mapping[str, Column]) -> dict[str, str]:
@@ -189,6 +193,6 @@ def _gives_hashes(frame: Frame, name: str, hashes: tuple[str, ...]) -> bool:
     array = to_arrow(frame[name])
     return is_word(array.type) and all(
         np.array_equal(found, frame.ints(its)[:rows])
-        for rows in (min(_SAMPLED, len(frame)), len(frame))
+        for rows in ((_SAMPLED, len(frame)) if len(frame) > _LONG else (len(frame),))
         for found, its in zip(identify_words(array.slice(0, rows)), hashes, strict=True)
     )

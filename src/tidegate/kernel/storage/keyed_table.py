@@ -20,7 +20,7 @@ from tidegate.state.store import Store
 
 _FAN = 8
 """Rows of short-lived windows are gone before so many runs come together, and never move."""
-_TOGETHER, _MOVED = 512, 8
+_TOGETHER, _MOVED = 512, 16
 """Up to this many rows become one run with those that are put, if these are not much fewer: at most
 so many times fewer.
 """

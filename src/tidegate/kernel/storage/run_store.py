@@ -314,7 +314,7 @@ class RunStore:
         for run in [run for run in self._runs if 2 * run.dead > run.rows]:
             self._rewrite(run, self._live(run))
         self._sort_runs()
-        while self._runs:
+        while len(self._runs) >= self._fan:
             groups = self._groups()
             tier, start = _tier(groups[-1]), len(groups)
             while (

@@ -70,6 +70,8 @@ class AggregateSet:
             name: {part: f"p.{name}.{part}" for part in accumulation.partial_types}
             for name, accumulation in self._accumulations.items()
         }
+        self._nothing: tuple[pa.Schema, dict[str, Column]] | None = None
+        """The partials of an empty window, once they were asked for under a schema."""
         self._known = {name: f"known.{name}" for name in recent}
 
     @classmethod
@@ -244,8 +246,16 @@ class AggregateSet:
 
     def empty(self, schema: pa.Schema, n: int) -> dict[str, Column]:
         """Partials of n empty windows."""
-        nothing = np.zeros(0, np.int64)
-        return self.lift(Rows(schema.empty_table(), nothing, nothing), Groups(nothing, n))[0]
+        if self._nothing is None or self._nothing[0] is not schema:
+            none = np.zeros(0, np.int64)
+            rows = Rows(schema.empty_table(), none, none)
+            self._nothing = schema, self.lift(rows, Groups(none, 1))[0]
+        return {
+            name: constant(column[0], n)
+            if isinstance(column, np.ndarray)
+            else column.take(pa.array(np.zeros(n, np.int64)))
+            for name, column in self._nothing[1].items()
+        }
 
 
 _ANY_TYPE = (pa.int64(), pa.decimal128(38, 1), pa.timestamp("us"), pa.string())

@@ -92,6 +92,7 @@ class WindowedAggregate:
         self.keys = (
             KeyProgress(store, mark.disorder, mark.max_keys) if isinstance(mark, PerKey) else None
         )
+        self._renderer: PaneRenderer | None = None
         self.is_fed = False
         """Whether an upstream operator provides the watermark."""
         self._batch = MicroBatch()
@@ -231,14 +232,17 @@ class WindowedAggregate:
         return self.wiring is not None
 
     def renderer(self) -> PaneRenderer:
-        """What turns the output of a call into results."""
+        """What turns the output of a call into results; the same while no type changes."""
         wiring = self.wiring
         schema, types = (
             (None, {})
             if wiring is None
             else (wiring.context.schema, wiring.context.aggregates.shown_types)
         )
-        return PaneRenderer(self.spec, ticks=self.ticks, schema=schema, result_types=types)
+        made = PaneRenderer(self.spec, ticks=self.ticks, schema=schema, result_types=types)
+        if self._renderer != made:
+            self._renderer = made
+        return self._renderer
 
     @property
     def is_typed(self) -> bool:

@@ -24,7 +24,7 @@ from tidegate.kernel.windows.sessions import Extension, extend
 from tidegate.operators.aggregate.context import OperatorContext
 from tidegate.operators.aggregate.element_steps import Pace
 from tidegate.operators.ingest.delivery import Delivery
-from tidegate.spec.windows import Session
+from tidegate.spec.windows import Session, Touch
 
 _BOUNDS = ("code", "start", "end")
 _SMALL = 4096
@@ -86,14 +86,17 @@ class SessionSteps:
         delivery: Delivery,
         assigned: Assigned,
         sessions: Sessions,
+        extension: Extension,
         pace: Pace,
         *,
         once: bool = False,
     ) -> Block:
-        """The first rows of each key that can be taken at once; with `once` up to one firing."""
+        """The first rows of each key that can be taken at once; with `once` up to one firing.
+
+        `extension`: of the sessions with all rows.
+        """
         rows = _Rows.of(self.context, delivery, assigned, sessions, pace)
-        block = self._one_by_one(rows)
-        extension, growth = self._growth(rows, block)
+        block, extension, growth = self._one_by_one(rows, extension)
         bad = self._turned_away(rows, block, growth)
         if bad.any():
             block &= rows.rank < np.maximum(rows.first_of(bad), 1)[rows.code]
@@ -105,11 +108,18 @@ class SessionSteps:
         )
         return self._until_firing(rows, block, extension, growth, once=once or not plain)
 
-    def _one_by_one(self, rows: _Rows) -> np.ndarray:
+    def _one_by_one(
+        self, rows: _Rows, extension: Extension
+    ) -> tuple[np.ndarray, Extension, Growth]:
         """The longest blocks; at least the first element of every key."""
         limit = rows.before_retractions()
         block = rows.rank < limit[rows.code]
-        _, growth = self._growth(rows, block)
+        if block.all():
+            growth = Growth.of(extension, rows.start, rows.end, self._touch)
+        else:
+            extension, growth = self._growth(rows, block)
+        if not growth.apart.any():
+            return block, extension, growth
         low = np.minimum(limit, np.maximum(rows.first_of(rows.spread(block, growth)), 1))
         high, step = limit.copy(), np.ones(len(limit), np.int64)
         while len(keys := np.flatnonzero(low < high)):
@@ -124,16 +134,20 @@ class SessionSteps:
             fits = asked & ~fails
             low[fits], high[fails] = middle[fits], middle[fails] - 1
             step[fits] *= 2
-        return np.asarray(rows.rank < low[rows.code])
+        block = rows.rank < low[rows.code]
+        return block, *self._growth(rows, block)
+
+    @property
+    def _touch(self) -> Touch:
+        return cast("Session", self.context.spec.window).touch
 
     def _growth(self, rows: _Rows, block: np.ndarray) -> tuple[Extension, Growth]:
-        touch = cast("Session", self.context.spec.window).touch
         old = rows.sessions.old
         code, start, end = rows.code[block], rows.start[block], rows.end[block]
         extension = extend(
-            (rows.sessions.owner, old.ints("start"), old.ints("end")), (code, start, end), touch
+            (rows.sessions.owner, old.ints("start"), old.ints("end")), (code, start, end), self._touch
         )
-        return extension, Growth.of(extension, start, end, touch)
+        return extension, Growth.of(extension, start, end, self._touch)
 
     def _turned_away(self, rows: _Rows, block: np.ndarray, growth: Growth) -> np.ndarray:
         """The rows that a session does not take when they come, but would take with others."""

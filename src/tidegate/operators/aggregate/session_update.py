@@ -128,14 +128,16 @@ class SessionUpdate(CellUpdate):
     ) -> Assigned:
         """Take the first rows of each key; returns the entries that are left."""
         merge = self._merge_rows(delivery, assigned)
-        block = self.steps.block(delivery, assigned, merge.sessions, pace)
+        block = self.steps.block(delivery, assigned, merge.sessions, merge.extension, pace)
         grown = False
         if block.plan is not None:
             several = merge.of(assigned, block.several, self._touch)
             grown = self._grow(delivery, _some(assigned, block.several), several, block.plan, out)
             if not grown:
                 # A row cannot be aggregated: its sessions fire one after the other.
-                block = self.steps.block(delivery, assigned, merge.sessions, pace, once=True)
+                block = self.steps.block(
+                    delivery, assigned, merge.sessions, merge.extension, pace, once=True
+                )
         if block.together.any():
             part = None if grown else merge.of(assigned, block.together, self._touch)
             self._absorb_together(delivery, _some(assigned, block.together), out, pace, part)
