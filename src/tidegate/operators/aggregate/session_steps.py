@@ -2,14 +2,15 @@
 
 The rows of a key are a *block* as long as every row touches its session when it arrives (see
 `kernel.windows.session_growth`): then the rows of each session are the elements of one window that
-grows, and a schedule finds where it fires. A row that merges two sessions ends a block; the longest
+grows, and a schedule finds where it fires. Where triggers are not ready early, only the rows up to
+the last late one of a key have to. A row that merges two sessions ends a block; the longest
 one is found by doubling and halving, because a part of a block is a block. So are rows that are not
 taken: rows of closed and of expired sessions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -115,7 +116,7 @@ class SessionSteps:
         limit = rows.before_retractions()
         block = rows.rank < limit[rows.code]
         if block.all():
-            growth = Growth.of(extension, rows.start, rows.end, self._touch)
+            growth = self._relevant(rows, block, extension)
         else:
             extension, growth = self._growth(rows, block)
         if not growth.apart.any():
@@ -145,9 +146,23 @@ class SessionSteps:
         old = rows.sessions.old
         code, start, end = rows.code[block], rows.start[block], rows.end[block]
         extension = extend(
-            (rows.sessions.owner, old.ints("start"), old.ints("end")), (code, start, end), self._touch
+            (rows.sessions.owner, old.ints("start"), old.ints("end")),
+            (code, start, end),
+            self._touch,
         )
-        return extension, Growth.of(extension, start, end, self._touch)
+        return extension, self._relevant(rows, block, extension)
+
+    def _relevant(self, rows: _Rows, block: np.ndarray, extension: Extension) -> Growth:
+        """The growth of sessions; rows lie apart only where that can change a result.
+
+        Where triggers are not ready early, no element is looked at after the last late row of its
+        key: a session that it opens, or is in, is not complete.
+        """
+        growth = Growth.of(extension, rows.start[block], rows.end[block], self._touch)
+        if rows.last_late is None or not growth.apart.any():
+            return growth
+        rank, code = rows.rank[block][growth.order], rows.code[block][growth.order]
+        return replace(growth, apart=growth.apart & (rank <= rows.last_late[code]))
 
     def _turned_away(self, rows: _Rows, block: np.ndarray, growth: Growth) -> np.ndarray:
         """The rows that a session does not take when they come, but would take with others."""
@@ -261,6 +276,10 @@ class _Rows:
     """Which rows are retractions."""
     watermark: np.ndarray
     """The watermark of each key."""
+    last_late: np.ndarray | None
+    """The number of the last late element of each key, -1 without one; None where any element may
+    make a trigger ready.
+    """
 
     @classmethod
     def of(
@@ -284,7 +303,13 @@ class _Rows:
             rank[order] = number - number[keys.offsets[:-1]][code[order]]
         counts = np.zeros(keys.n, np.int64)
         np.maximum.at(counts, code, rank + 1)
-        weight = delivery.weight
+        weight, last_late = delivery.weight, None
+        shrinks = None if weight is None else weight[assigned.row] < 0
+        watermark = np.broadcast_to(context.watermarks.of_cells(sessions.keys), keys.n)
+        if not context.machine.fires_early and (shrinks is None or not shrinks.any()):
+            late = assigned.end <= watermark[code]
+            last_late = np.full(keys.n, -1, np.int64)
+            np.maximum.at(last_late, code[late], rank[late])
         return cls(
             sessions,
             code,
@@ -293,8 +318,9 @@ class _Rows:
             assigned.start,
             assigned.end,
             delivery.position[assigned.row],
-            None if weight is None else weight[assigned.row] < 0,
-            np.broadcast_to(context.watermarks.of_cells(sessions.keys), len(sessions.keys)),
+            shrinks,
+            watermark,
+            last_late,
         )
 
     def first_of(self, mask: np.ndarray) -> np.ndarray:
