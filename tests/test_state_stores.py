@@ -388,6 +388,37 @@ def test_rocksdb_a_damaged_index_is_refused(tmp_path: Path) -> None:
         RocksDBStore(tmp_path / "state")
 
 
+@pytest.mark.rocksdb
+def test_rocksdb_every_damaged_block_is_noticed(tmp_path: Path) -> None:
+    """A store is never empty, or shorter, because its index cannot be read."""
+    path = tmp_path / "state"
+    store = RocksDBStore(path)
+    names = [f"document {n:04d}" for n in range(400)]
+    for name in names:
+        store.put_json(name, name)
+    store.commit()
+    store.close()
+    RocksDBStore(path).close()  # Moves the log into a table.
+    [data] = path.glob("*.sst")
+    content = data.read_bytes()
+    noticed = 0
+    for at in range(50, len(content), len(content) // 60):
+        mutated = bytearray(content)
+        mutated[at] ^= 4
+        data.write_bytes(mutated)
+        store = None
+        try:
+            store = RocksDBStore(path)
+            assert store.names() == names
+            assert [store.get_json(name) for name in names] == names
+        except StateError:
+            noticed += 1
+        finally:
+            if store is not None:
+                store.close()
+    assert noticed > 40
+
+
 _FULL_DISK = """
 import resource, signal, sys
 import numpy as np, pyarrow as pa

@@ -309,18 +309,27 @@ class RocksDBStore:
                 f"the state in {self.path} has format {version.decode(errors='replace')}; this"
                 f" version reads format {FORMAT}. Hint: {hint}"
             )
-        for key, value in self._db.items(from_key=b"i"):
+        rows = self._db.iter()
+        rows.seek(b"i")
+        while rows.valid():
+            key, value = rows.key(), rows.value()
             if key[:1] != b"i":
                 break
             try:
                 index[key[1:].decode()] = _Entry.unpack(value)
             except (struct.error, UnicodeDecodeError) as error:
                 raise _damaged(self.path, f"the index entry {key!r} is invalid") from error
+            rows.next()
+        # An iterator ends at a damaged block as it does behind the last row.
+        rows.status()
         return index
 
     def _start(self) -> None:
         """Initialise an empty database; one with foreign content is left alone."""
-        if next(iter(self._db.keys()), None) is not None:
+        rows = self._db.iter()
+        rows.seek_to_first()
+        rows.status()
+        if rows.valid():
             raise CorruptStateError(
                 f"the RocksDB folder {self.path} was not written by Tidegate. Hint: give the state"
                 " a folder of its own"
