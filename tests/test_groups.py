@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.kernel.frame import constant
@@ -98,6 +98,44 @@ def test_oracle_groups_in_order_by_numbers_that_are_close_together(table, at):
             Groups.in_order(key_hash, key_check, part),
         )
         assert (known.ids.tolist(), known.n) == (plain.ids.tolist(), plain.n)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdé"), st.sampled_from([0, 1, 40])), min_size=1, max_size=5
+    ),
+    st.booleans(),
+)
+@settings(max_examples=25)
+def test_oracle_groups_of_texts_that_repeat_are_those_of_their_hashes(table, encode):
+    column_ = pa.array([key for key, _ in table] * 4096)
+    part = np.tile(column(p for _, p in table), 4096)
+    plain = FIXED.identify([column_], len(column_))
+    given = column_.dictionary_encode() if encode else column_
+    identities = Identities([pa.chunked_array([given])], len(column_))
+    codes = identities.encoded
+    found, wanted = (
+        Groups.of_numbers(codes.numbers, codes.key_hash_of, part),
+        Groups.in_order(*plain, part),
+    )
+    assert (found.n, found.ids.tolist()) == (wanted.n, wanted.ids.tolist())
+    at = found.firsts
+    assert [word.tolist() for word in identities.at(at)] == [word[at].tolist() for word in plain]
+    assert all((mine == theirs).all() for mine, theirs in zip(identities.all, plain, strict=True))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array(["a", None] * 4096),
+        pa.array([str(n) for n in range(8192)]),
+        pa.DictionaryArray.from_arrays([0, 1, 1], ["a", "a"]),
+        pa.DictionaryArray.from_arrays([0, 1], ["a", None]),
+        pa.array([1, 2]),
+    ],
+)
+def test_keys_that_are_not_grouped_by_codes(array):
+    assert Identities([array], len(array)).encoded is None
 
 
 keys = st.one_of(

@@ -114,6 +114,25 @@ class KeyHasher:
             return self._each(_as_binary(array))
         return self._with_nulls(array, first, second)
 
+    def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> EncodedKeys | None:
+        """The keys as codes, if they are one column of texts or bytes whose values repeat."""
+        if len(columns) != 1 or not _is_bytes(columns[0].type) or columns[0].null_count:
+            return None
+        array = to_arrow(columns[0])
+        if not pa.types.is_dictionary(array.type):
+            if not _repeats(array):
+                return None
+            array = array.dictionary_encode()
+        found = cast("pa.DictionaryArray", array)
+        if not len(found.dictionary) or found.dictionary.null_count:
+            return None
+        hashes = self._each(_as_binary(_plain(found.dictionary)))
+        ordered = np.sort(hashes[0])
+        if (ordered[1:] == ordered[:-1]).any():
+            # Equal values, or a collision, which only `key_check` resolves.
+            return None
+        return EncodedKeys(found.indices.to_numpy(zero_copy_only=False), hashes)
+
     def _values(self, array: pa.Array) -> Hashes:
         """The hashes of a column of texts or bytes; values that repeat are hashed once."""
         if not pa.types.is_dictionary(array.type) and _repeats(array):
@@ -192,8 +211,16 @@ class Identities:
         return found
 
     @cached_property
+    def encoded(self) -> EncodedKeys | None:
+        """The keys as codes; None if they are not texts that repeat."""
+        return self._hasher.encode(self._columns)
+
+    @cached_property
     def all(self) -> tuple[np.ndarray, np.ndarray]:
         """The (key_hash, key_check) of every row."""
+        encoded = vars(self).get("encoded")
+        if encoded is not None:
+            return cast("EncodedKeys", encoded).at(slice(None))
         return self._hasher.identify(self._columns, self._rows)
 
     def at(self, index: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
@@ -201,12 +228,34 @@ class Identities:
         if "all" in vars(self):
             key_hash, key_check = self.all
             return key_hash[index], key_check[index]
+        encoded = vars(self).get("encoded")
+        if encoded is not None:
+            return cast("EncodedKeys", encoded).at(index)
         if isinstance(index, slice):
             return self._hasher.identify(
                 [column[index] for column in self._columns], len(range(self._rows)[index])
             )
         rows = pa.array(index)
         return self._hasher.identify([column.take(rows) for column in self._columns], len(index))
+
+
+@dataclass(frozen=True)
+class EncodedKeys:
+    """Keys as codes of their distinct values, of which each is hashed once."""
+
+    numbers: np.ndarray
+    """The code of the key of each row."""
+    hashes: Hashes
+    """The (key_hash, key_check) of each code; no two have the same `key_hash`."""
+
+    def at(self, index: np.ndarray | slice) -> Hashes:
+        """The (key_hash, key_check) of some rows."""
+        numbers = self.numbers[index]
+        return self.hashes[0][numbers], self.hashes[1][numbers]
+
+    def key_hash_of(self, numbers: np.ndarray) -> np.ndarray:
+        """The key hashes of the keys with some codes."""
+        return self.hashes[0][numbers]
 
 
 @dataclass(frozen=True)

@@ -145,11 +145,14 @@ class Delivery:
             part = np.where(inside, part, part.min())
             outside = part.max() + 1
             np.putmask(part, ~inside, outside)
-        dense = DenseKeys.of([self.table.column(name) for name in key], len(self))
+        numbered = (
+            DenseKeys.of([self.table.column(name) for name in key], len(self))
+            or self.identities.encoded
+        )
         groups = (
             Groups.in_order(self.key_hash, self.key_check, part)
-            if dense is None
-            else Groups.of_numbers(dense.numbers, dense.key_hash_of, part)
+            if numbered is None
+            else Groups.of_numbers(numbered.numbers, numbered.key_hash_of, part)
         )
         return groups, (
             groups.n if outside is None else int(np.searchsorted(part[groups.lasts], outside))

@@ -39,7 +39,8 @@ def parse_inferred(data: bytes, schema: pa.Schema) -> pa.Table:
 
 def parse(data: bytes, options: arrow_json.ParseOptions | None = None) -> pa.Table:
     """The objects in a text of one or more lines."""
-    data.decode()
+    if not data.isascii():
+        data.decode()
     if is_too_deep(data):
         raise pa.ArrowInvalid(_TOO_DEEP)
     read = arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1)

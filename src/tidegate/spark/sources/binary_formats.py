@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tidegate.spark.sources.arrow_ipc import open_ipc, validated
 from tidegate.spark.sources.files import FilePart
-from tidegate.spark.sources.formats import BLOCK, ROWS, Format
+from tidegate.spark.sources.formats import READ_BYTES, ROWS, Format
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Parquet(Format):
 def _rows_at_once(metadata: pq.FileMetaData) -> int:
     """The number of rows of about two blocks: rows can be large."""
     size = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
-    return max(1, min(ROWS, 2 * BLOCK * metadata.num_rows // max(1, size)))
+    return max(1, min(ROWS, READ_BYTES * metadata.num_rows // max(1, size)))
 
 
 def _groups(metadata: pq.FileMetaData, part: FilePart) -> list[int]:

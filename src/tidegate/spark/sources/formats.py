@@ -22,8 +22,8 @@ from tidegate.spark.sources.files import FilePart, Folder
 
 ROWS = 1 << 20
 """The maximum number of rows per read."""
-BLOCK = 32 << 20
-"""The number of bytes of text per read."""
+READ_BYTES = 64 << 20
+"""The number of bytes of decoded columns per read."""
 MAX_LINE_BYTES = 64 << 20
 """The maximum length of a line of text; a longer one is malformed, and is not held in memory."""
 

@@ -21,8 +21,13 @@ from tidegate.operators.ingest.json_text import (
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.sources.csv_text import CsvDialect
 from tidegate.spark.sources.files import FilePart
-from tidegate.spark.sources.formats import BLOCK, MAX_LINE_BYTES, Format
+from tidegate.spark.sources.formats import MAX_LINE_BYTES, Format
 
+BLOCK = 4 << 20
+"""The number of bytes of text per read, which fit into the cache of a processor.
+
+Every byte is read, searched for line ends, copied and parsed.
+"""
 _SHOWN_BYTES = 1000
 """The length of the start of a line that is too long, in its error text."""
 _SMALL_BLOCK = 256 << 10
