@@ -31,6 +31,12 @@ _FILE_MANAGER = (
 )
 _JVM_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
+DAEMON = {
+    "spark.python.daemon.module": "tidegate.spark.tasks.daemon",
+    # A fork would not copy the thread of this allocator.
+    "spark.executorEnv.JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+"""Settings by which Tidegate forks the Python workers of a local session."""
 UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
 """Makes a session use Unix sockets to its Python workers.
 
@@ -168,6 +174,8 @@ def _start_conf(
         # Works without a network, and if the host name does not resolve.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        if not submitted and can_workers_import():
+            found |= DAEMON
     elif cores:
         found["spark.cores.max"] = str(cores)
     if memory:
@@ -175,6 +183,16 @@ def _start_conf(
     if packages:
         found[PACKAGES] = ",".join(packages)
     return found
+
+
+def can_workers_import() -> bool:
+    """Whether Python workers on this machine find Tidegate where this process has found it.
+
+    They do not have the folder of the script, which is the first one on the path of this process.
+    """
+    place = str(Path(__file__).parents[3])
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return place in {*sys.path[1:], *given}
 
 
 def configured(setting: str) -> bool:

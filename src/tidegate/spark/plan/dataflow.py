@@ -29,8 +29,9 @@ from tidegate.spark.sources import DirectSource
 from tidegate.spark.tasks.batch import batch_function
 from tidegate.spark.tasks.batch_clock import BatchClock
 from tidegate.spark.tasks.chain import ChainPlan, ReshuffledInput, late_schema, output_schemas
+from tidegate.spark.tasks.deferred import deferred
 from tidegate.spark.tasks.edge import CLOCK, Edge
-from tidegate.spark.tasks.processor import OUTPUT_COLUMNS, ChainProcessor
+from tidegate.spark.tasks.processor import BLOB, BLOB_KEY, META, OUTPUT_COLUMNS, ChainProcessor
 from tidegate.spark.tasks.reshuffle import Reshuffle
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.task_output import BoundSink
@@ -224,7 +225,10 @@ class Plan:
                 sinks=sinks,
             )
             output = grouped.transformWithState(
-                processor, OUTPUT_COLUMNS, "append", "processingTime"
+                deferred(processor, META, BLOB_KEY, BLOB),
+                OUTPUT_COLUMNS,
+                "append",
+                "processingTime",
             )
         else:
             output = grouped.applyInArrow(

@@ -19,6 +19,11 @@ from tidegate.spec.operator import RESERVED
 NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+SHARED_WORKERS = {"spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false"}
+"""Lets all stages of a query use the same Python workers.
+
+Spark starts workers for each environment, and those of stateful operators never shorten tracebacks.
+"""
 MAX_ROWS = (1 << 30) // PAYLOAD_BYTES
 """The payloads of this many rows take 1 GB.
 

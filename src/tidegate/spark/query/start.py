@@ -37,7 +37,12 @@ from tidegate.spark.query.metadata import (
     replace_metadata,
 )
 from tidegate.spark.query.publish import Publisher
-from tidegate.spark.query.settings import NO_DATA_BATCHES, arrow_batch_limits, spark_settings
+from tidegate.spark.query.settings import (
+    NO_DATA_BATCHES,
+    SHARED_WORKERS,
+    arrow_batch_limits,
+    spark_settings,
+)
 from tidegate.spark.sinks import parquet
 from tidegate.spark.sinks.base import PANE_ID, Sink, SinkTarget
 from tidegate.spark.sinks.noop import WarnDropped
@@ -96,6 +101,7 @@ def start(
     settings = {
         PARTITIONS: str(metadata.layout.partitions),
         NO_DATA_BATCHES: str(not available).lower(),
+        **SHARED_WORKERS,
         **arrow_batch_limits(plan, metadata.layout, spark),
     }
     with spark_settings(spark, settings):
