@@ -35,6 +35,21 @@ def test_import_leaves_out_the_command_line(name: str, imported: set[str]) -> No
     assert name not in imported
 
 
+@pytest.mark.parametrize("command", ["state", "why"])
+def test_a_command_that_reads_a_checkpoint_loads_little(command: str) -> None:
+    """It answers within a second or two, most of which are imports."""
+    program = f"import sys\nfrom tidegate.cli import main\nmain({[command, '/missing']!r})\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}print(*sys.modules, sep='\\n')"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "/missing" in done.stderr
+    loaded = set(done.stdout.split())
+    assert not {"pyspark", "sqlglot", "duckdb", "bokeh", "yaml", "tidegate.streams"} & loaded
+
+
 def test_import_contracts_hold(repository: Path) -> None:
     program = (
         "import sys; from importlinter.cli import lint_imports;"

@@ -225,6 +225,13 @@ def test_a_row_of_another_window_of_the_range_is_left_out():
     assert len({step.start for step in op.why("a", at(5), at(15)).steps}) == 2
 
 
+def test_the_rows_of_one_delivery_are_in_the_order_of_windows():
+    op = tumbling(tg.after_watermark())
+    op.add_messages([*message(35), *message(1), *message(12)], now=at(35))
+    rows = [step for step in op.why("a").steps if step.kind == "rows"]
+    assert [step.start for step in rows] == [at(0), at(10), at(30)]
+
+
 def test_duplicates_are_counted_once():
     op = (
         tg.stream(time="ts", key="user", id="id", watermark=tg.bounded("5 seconds"))

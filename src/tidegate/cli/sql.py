@@ -8,16 +8,18 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tidegate.api.streams import Stream
-from tidegate.cli.sql_output import Printer, printer
 from tidegate.errors import InputError, MissingExtraError
 from tidegate.kernel.frame import rows_of
 from tidegate.spec.join import JoinSpec
 from tidegate.spec.projection import PROTOCOL
+
+if TYPE_CHECKING:
+    from tidegate.cli.sql_output import Printer
 
 _STDIN = re.compile(r"\bstdin\b", re.IGNORECASE)
 FORMATS = ("table", "json", "csv")
@@ -144,6 +146,8 @@ def execute(session: Any, text: str, options: argparse.Namespace) -> int:
 
 def _run_query(query: Any, options: argparse.Namespace) -> int:
     """Run a query and print its rows; returns the number of late rows that no statement takes."""
+    from tidegate.cli.sql_output import printer
+
     shown = printer(options.format, sys.stdout)
     if not options.spark and query.runs_embedded:
         return _run_embedded(query, shown, every=options.changes)
@@ -241,6 +245,8 @@ def _insert_embedded(insert: Any, options: argparse.Namespace) -> int:
     from tidegate.sql.writing import writer_of
 
     query, lost = insert.query, 0
+    from tidegate.cli.sql_output import printer
+
     printed = printer(options.format, sys.stdout)
     to = writer_of(insert.target, query.folder, printed)
     late = None if insert.late is None else writer_of(insert.late, query.folder, printed)

@@ -8,10 +8,8 @@ import os
 import sys
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tidegate import streams
-from tidegate.cli import stream_read, stream_write
 from tidegate.cli.shutdown import ShutdownRequest, shutdown_requests
 from tidegate.cli.stream_lines import UNITS
 from tidegate.cli.tables import by_number, places, table
@@ -19,8 +17,11 @@ from tidegate.errors import SpecError, TidegateError
 from tidegate.instants import duration
 from tidegate.kernel.streams.watermarks import StreamMark
 from tidegate.redaction import redacted_lines
-from tidegate.streams.description import Description
 from tidegate.units import many, rounded, when
+
+if TYPE_CHECKING:
+    from tidegate import streams
+    from tidegate.streams.description import Description
 
 VARIABLE = "TIDEGATE_STORE"
 _STORE = (
@@ -284,6 +285,8 @@ def _opened(options: argparse.Namespace, *, create: bool = False) -> streams.Str
             f"the store is missing. Hint: tidegate {options.name} events.db ..., or"
             f" {VARIABLE}=events.db"
         )
+    from tidegate import streams
+
     return streams.open(address, create=create)
 
 
@@ -348,6 +351,8 @@ def _write(options: argparse.Namespace) -> int:
             options.store,
             [options.stream, *options.files],
         )
+    from tidegate.cli import stream_write
+
     command = stream_write.options_of(options)
     command.check()
     with _opened(options) as store:
@@ -355,6 +360,8 @@ def _write(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace) -> int:
+    from tidegate.cli import stream_read
+
     command = stream_read.options_of(options)
     command.check()
     with _opened(options) as store:

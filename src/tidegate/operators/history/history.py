@@ -71,7 +71,7 @@ def history(recorded: Recorded, asked: Selection) -> History:
         *found.pane_steps(),
     ]
     # A delivery comes before the rows that it left out, and those before the panes that it fired.
-    steps.sort(key=lambda step: (_rank(step.at), _rank(step.batch), _ORDER.get(step.kind, 2)))
+    steps.sort(key=_moment)
     whole = History(
         key=asked.key,
         start=None if asked.low == MIN else asked.low,
@@ -104,6 +104,12 @@ def _others(recorded: Recorded, asked: Selection) -> tuple[int, int]:
 
 
 _ORDER = {"rows": 0, "late": 1}
+
+
+def _moment(step: Step) -> tuple[int, int, int, int]:
+    order = _ORDER.get(step.kind, 2)
+    # Panes are in the order in which they were emitted.
+    return (_rank(step.at), _rank(step.batch), order, step.start if order < 2 else 0)
 
 
 def _rank(number: int | None) -> int:
