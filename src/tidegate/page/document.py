@@ -190,7 +190,7 @@ class _View:
                 follow=bool(self._follow.active),
                 span=_SPANS[str(self._span.value)],
             )
-            self._series.update([*self._timeline.samples])
+            self._series.update([*self._timeline.samples], _SPANS[str(self._span.value)])
 
     # The history of a key
 
@@ -257,8 +257,11 @@ class _Series:
         plot.y_range.range_padding = 0.3
         return plot
 
-    def update(self, samples: list[Sample]) -> None:
-        """Show the samples."""
+    def update(self, samples: list[Sample], span: float | None) -> None:
+        """Show the samples of the last `span` seconds."""
+        if span is not None and samples:
+            since = samples[-1].clock - span * 1e6
+            samples = [sample for sample in samples if sample.clock >= since]
         times = milliseconds(np.array([sample.clock for sample in samples]))
         self._lines.data = {
             "t": times,

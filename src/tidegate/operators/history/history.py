@@ -228,6 +228,8 @@ class _Windows:
         """The withdrawals of a batch, each group after the merge that caused it."""
         for into in dict.fromkeys(step.into for step in withdrawn):
             of = [step for step in withdrawn if step.into == into]
+            # The order of their retractions means nothing.
+            of.sort(key=lambda step: (step.start, step.end))
             if into is not None:
                 yield Merged(
                     start=into[0],
