@@ -20,7 +20,7 @@ from support.browsers import browser, missing, screenshot
 from tidegate.operators.history.facts import History
 from tidegate.operators.history.html import history_html
 from tidegate.page.feed import BARS, POINTS, Reading, bars, moments
-from tidegate.page.panels import waits
+from tidegate.page.panels import header, waits
 from tidegate.page.plot import COLOURS
 from tidegate.page.server import Page
 from tidegate.page.timeline import MAX_BARS, MAX_MARKS, MAX_POINTS, Line, Timeline
@@ -431,6 +431,12 @@ def test_times_of_today_are_short_and_their_tooltip_is_whole(shop: Shop):
     shown = waits(shop.op.status(), "")
     assert re.search(r'<time title="2026-03-01T10:0\S+Z">10:0\d:\d\d\.\d{3}</time>', shown)
     assert not re.search(r"[^\"]2026-03-01T", shown)
+
+
+def test_the_page_of_a_checkpoint_does_not_claim_to_know_whether_the_query_runs(shop: Shop):
+    timeline = Timeline()
+    timeline.add(Reading(dataclasses.replace(shop.op.status(), runtime="spark")))
+    assert ">from its checkpoint<" in header("clicks", timeline)
 
 
 def test_late_panes_have_one_colour(shop: Shop):

@@ -67,9 +67,9 @@ def header(name: str, timeline: Timeline) -> str:
 
 
 def _state(status: QueryStatus) -> str:
-    return (
-        "embedded" if status.runtime == "embedded" and status.state == "unknown" else status.state
-    )
+    if status.state != "unknown":
+        return status.state
+    return "embedded" if status.runtime == "embedded" else "from its checkpoint"
 
 
 def _tiles(status: QueryStatus, timeline: Timeline) -> Iterable[tuple[str, str, str]]:
