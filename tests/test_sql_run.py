@@ -89,6 +89,20 @@ def test_queries_without_windows_pass_rows_on() -> None:
         assert not op.get_result()
 
 
+def test_expressions_over_times() -> None:
+    query = tg.sql(
+        f"""{CLICKS}; SELECT CAST(ts AS STRING) || '!' AS a, CAST(CAST(price AS STRING) AS CHAR(3)) b,
+            CAST(ts + INTERVAL '0.5' SECOND AS VARCHAR) AS c, LOCALTIMESTAMP > ts AS d,
+            PROCTIME() > ts AS e, CAST(CAST(ts AS DATE) AS STRING) AS f FROM clicks"""
+    )
+    with query.embedded() as op:
+        op.add_messages([click(1, "a", "1")])
+        # As Spark shows instants, whose session is in UTC.
+        assert picked(op.get_result().panes, *query.columns) == [
+            ("2025-03-14 12:00:01!", "1", "2025-03-14 12:00:01.5", True, True, "2025-03-14")
+        ]
+
+
 def test_views_chains_and_late_rows() -> None:
     script = f"""{CLICKS};
         CREATE VIEW minutes AS SELECT window_start, window_end, user, COUNT(*) AS n

@@ -55,6 +55,11 @@ class TidegateParser(EmitParser, SparkParser):
             Descriptor(expressions=self._parse_csv(self._parse_id_var))
         ),
     }
+    NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {
+        **SparkParser.NO_PAREN_FUNCTIONS,
+        # All instants are in UTC.
+        TokenType.LOCALTIMESTAMP: exp.CurrentTimestamp,
+    }
     FUNCTIONS: ClassVar[dict[str, Any]] = {
         **SparkParser.FUNCTIONS,
         # Like in Flink, and other than COLLECT_LIST, it keeps nulls.
@@ -284,6 +289,7 @@ class Tidegate(Spark):
             },
             "ROW": TokenType.STRUCT,
             "BYTES": TokenType.VARBINARY,
+            "LOCALTIMESTAMP": TokenType.LOCALTIMESTAMP,
         }
 
     Parser = TidegateParser

@@ -103,6 +103,11 @@ def _text(tree: exp.Expr, engine: str) -> str:
     return root.sql(dialect=engine, unsupported_level=ErrorLevel.IGNORE)
 
 
+def _is_text(node: exp.Cast) -> bool:
+    """Whether a cast makes a text."""
+    return bool(pa.types.is_string(_TYPES.get(node.args["to"].this, pa.null())))
+
+
 def _duckdb_node(node: exp.Expr) -> exp.Expr:
     """A node as DuckDB has it."""
     match node:
@@ -113,6 +118,12 @@ def _duckdb_node(node: exp.Expr) -> exp.Expr:
         case exp.StrToUnix() if node.this is not None:
             text = "CAST(epoch(CAST(_0 AS TIMESTAMPTZ)) AS BIGINT)"
             return _template(text, [node.this], DUCKDB)
+        case exp.Cast() if _is_text(node) and not any(map(_is_text, node.this.find_all(exp.Cast))):
+            # Spark shows instants without a zone; DuckDB knows the type of the value.
+            shown = node.sql(dialect=DUCKDB)
+            kind = f"typeof({node.this.sql(dialect=DUCKDB)}) = 'TIMESTAMP WITH TIME ZONE'"
+            zoned = f"CASE WHEN {kind} THEN regexp_replace({shown}, '\\+00$', '') ELSE {shown} END"
+            return parse_one(zoned, read=DUCKDB)
         case exp.DayOfWeek():
             return _template("dayofweek(CAST(_0 AS TIMESTAMPTZ)) + 1", [node.this], DUCKDB)
         case exp.TimestampDiff():
