@@ -444,6 +444,8 @@ def test_aggregates_of_the_user_are_known_by_name():
         ("SELECT item FROM MERGED(bid, ask)", "", "aggregated together"),
         ("SELECT SUM(bid.price + ask.id) FROM MERGED(bid, ask) EMIT CHANGES", "SUM", "one table"),
         ("SELECT SUM(MAX(price)) FROM bid EMIT CHANGES", "MAX", "inside of another"),
+        ("SELECT ARRAY_AGG(DISTINCT ) FROM bid EMIT CHANGES", "SELECT", "incomplete"),
+        ("SELECT APPROX_PERCENTILE(price) FROM bid EMIT CHANGES", "SELECT", "incomplete"),
         ("SELECT UPPER(ELT(1, item)) FROM bid", "ELT", "no function `ELT`"),
         ("SELECT MAX(ELT(1, item)) FROM bid EMIT CHANGES", "ELT", "no function `ELT`"),
         ("SELECT ELT(1, MAX(item)) FROM bid EMIT CHANGES", "ELT", "no function `ELT`"),
@@ -535,8 +537,18 @@ def test_the_window_of_the_design_document_with_two_time_columns():
 )
 def test_grouping_sets_are_united(sets, expected):
     hour = "TUMBLE(TABLE bid, DESCRIPTOR(ts), INTERVAL '1' HOUR)"
-    query = f"SELECT bidder, SUM(price) s FROM {hour} GROUP BY window_start, window_end, {sets}"
-    assert rows_of(query) == expected
+    query = f"SELECT bidder, SUM(price) s FROM {hour} GROUP BY "
+    assert rows_of(f"{query} window_start, window_end, {sets}") == expected
+    bounds = "(window_start, window_end, bidder), (window_start, window_end)"
+    assert rows_of(f"{query} GROUPING SETS ({bounds})") == expected
+
+
+def test_grouping_tells_the_set_of_a_row():
+    hour = "TUMBLE(TABLE bid, DESCRIPTOR(ts), INTERVAL '1' HOUR)"
+    assert rows_of(
+        f"""SELECT bidder, COUNT(*) n, GROUPING(bidder) g, GROUPING_ID(item, bidder) + 1 h FROM {hour}
+        GROUP BY window_start, window_end, GROUPING SETS ((bidder), (item), ()) HAVING COUNT(*) > 1"""
+    ) == [("x", 3, 0, 3), ("y", 2, 0, 3), (None, 6, 1, 4)]
 
 
 def test_tables_are_aggregated_together():

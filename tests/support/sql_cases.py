@@ -101,6 +101,18 @@ def changed(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> Counter[tup
 
 _TUMBLED = "SELECT * FROM TABLE(TUMBLE(TABLE {}, DESCRIPTOR(dateTime), INTERVAL '10' SECOND))"
 _BUCKETS = "(SELECT *, time_bucket(INTERVAL 10 SECOND, dateTime) AS w FROM {})"
+_GROUPED_BIDS = f"""B.window_start, B.window_end, B.auction, B.n, A.total
+  FROM (SELECT window_start, window_end, auction, COUNT(*) AS n FROM ({_TUMBLED.format("bid")})
+        GROUP BY window_start, window_end, auction) B"""
+_GROUPED_AUCTIONS = f"""
+    (SELECT window_start, window_end, SUM(reserve) AS total FROM ({_TUMBLED.format("auction")})
+     GROUP BY window_start, window_end) A
+  ON B.window_start = A.window_start AND B.window_end = A.window_end"""
+_BUCKETED_BIDS = f"""(
+  SELECT w, auction, COUNT(*) n FROM {_BUCKETS.format("bid")} GROUP BY ALL) B"""
+_BUCKETED_AUCTIONS = (
+    f"(SELECT w, SUM(reserve) total FROM {_BUCKETS.format('auction')} GROUP BY w) A"
+)
 CASES: dict[str, Case] = {
     "nexmark_q5": Case(
         """
@@ -353,6 +365,42 @@ WHERE alone = 1 GROUP BY window_start, window_end
 SELECT COALESCE(P.w, A.w) w, COUNT(*), COUNT(name), COUNT(seller)
 FROM {_BUCKETS.format("person")} P FULL JOIN {_BUCKETS.format("auction")} A
 ON P.id = A.seller AND P.w = A.w WHERE P.w IS NULL OR A.w IS NULL GROUP BY ALL
+""",
+    ),
+    "top_n_of_joined_groups": Case(
+        f"""
+SELECT window_start, window_end, auction, number, total FROM (
+  SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY n DESC, auction) number
+  FROM (SELECT {_GROUPED_BIDS} JOIN {_GROUPED_AUCTIONS}))
+WHERE number <= 2
+""",
+        f"""
+SELECT w, w + INTERVAL 10 SECOND, auction, r, total FROM (
+  SELECT B.w, auction, total, row_number() OVER (PARTITION BY B.w ORDER BY n DESC, auction) r
+  FROM {_BUCKETED_BIDS} JOIN {_BUCKETED_AUCTIONS} USING (w)) WHERE r <= 2
+""",
+    ),
+    "aggregation_of_joined_groups": Case(
+        f"""
+SELECT window_end, COUNT(*) AS groups, MAX(n) AS most, SUM(total) AS total
+FROM (SELECT {_GROUPED_BIDS} LEFT JOIN {_GROUPED_AUCTIONS} AND A.total > 450)
+GROUP BY window_start, window_end
+""",
+        f"""
+SELECT B.w + INTERVAL 10 SECOND, COUNT(*), MAX(n), SUM(total)
+FROM {_BUCKETED_BIDS} LEFT JOIN {_BUCKETED_AUCTIONS} ON A.w = B.w AND total > 450 GROUP BY B.w
+""",
+    ),
+    "windows_over_joined_groups": Case(
+        f"""
+SELECT window_start, COUNT(*) AS groups, SUM(total) AS total FROM TABLE(TUMBLE(
+  TABLE (SELECT {_GROUPED_BIDS} JOIN {_GROUPED_AUCTIONS}),
+  DESCRIPTOR(window_end), INTERVAL '20' SECOND))
+GROUP BY window_start, window_end
+""",
+        f"""
+SELECT time_bucket(INTERVAL 20 SECOND, w) s, COUNT(*), SUM(total)
+FROM {_BUCKETED_BIDS} JOIN {_BUCKETED_AUCTIONS} USING (w) GROUP BY s
 """,
     ),
 }

@@ -47,6 +47,11 @@ class Place:
         )
 
 
+def has_place(node: exp.Expr) -> bool:
+    """Whether a node or a part of it knows its place in the text."""
+    return any(part.meta.get("start") is not None for part in node.walk())
+
+
 def place_of(text: str, *nodes: exp.Expr | None) -> Place:
     """The place of the first of these nodes that has one; the start of the text without any."""
     for node in nodes:

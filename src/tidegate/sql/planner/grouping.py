@@ -34,6 +34,7 @@ from tidegate.sql.planner.relation import (
 )
 from tidegate.sql.planner.scope import Scope
 from tidegate.sql.planner.windows import arguments_of, spark_window, window_of
+from tidegate.sql.positions import Place
 from tidegate.sql.statements import EmitClause
 
 _BOUND_CALLS = {"_START": Role.START, "_END": Role.END, "_ROWTIME": Role.WINDOW_TIME}
@@ -43,14 +44,19 @@ _SPARK_WINDOWS = ("window", "session_window")
 
 @dataclass(frozen=True)
 class Context:
-    """What every part of the planner needs: the text of the statement and the catalog."""
+    """What every part of the planner needs: the place of the query and the catalog."""
 
-    text: str
+    place: Place
     catalog: Catalog
+
+    @property
+    def text(self) -> str:
+        """The text of the script."""
+        return self.place.text
 
     def scope(self, *relations: Relation) -> Scope:
         """The fields of relations side by side."""
-        return Scope.of(self.text, *relations)
+        return Scope.of(self.place, *relations)
 
     def refused(self, node: exp.Expr | None, error: SpecError, scope: Scope) -> SpecError:
         """An error of the API at a node of the text."""
@@ -139,7 +145,7 @@ class Grouping:
         having = self._having(fields)
         panes = self._panes()
         where = [*(self.windowing.where if self.windowing else ()), *having]
-        found = Relation(panes, tuple(fields), tuple(where), lineage=(panes,))
+        found = Relation(panes, tuple(fields), tuple(where))
         items = [*self.items, *conjuncts(getattr(self.select.args.get("having"), "this", None))]
         shown = [*(one.expression for one in fields), *having]
         check(self.scope, found, list(zip(items, shown, strict=True)))

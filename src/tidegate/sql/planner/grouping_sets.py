@@ -29,9 +29,19 @@ def with_sets(
 ) -> tuple[Relation, exp.Select]:
     """A union with a part for each grouping set, and the query that groups it by all columns."""
     group = tree.args["group"]
+    scope = context.scope(relation)
     parts = [_sets(one) for one in group.expressions if isinstance(one, _KINDS)]
     choices = [[one for chosen in choice for one in chosen] for choice in product(*parts)]
-    scope = context.scope(relation)
+    # Bounds of windows that are in every set stand beside the sets.
+    shared = [
+        one
+        for one in (choices[0] if choices else [])
+        if isinstance(one, exp.Column)
+        and getattr(scope.find(one), "role", None) in BOUNDS
+        and all(one in choice for choice in choices)
+    ]
+    parts = [[[one for one in chosen if one not in shared] for chosen in part] for part in parts]
+    choices = [[one for one in choice if one not in shared] for choice in choices]
     if len(choices) > _MOST:
         raise scope.error(
             group, f"a query has at most {_MOST} grouping sets, got {len(choices)}", "use fewer"
@@ -50,7 +60,11 @@ def with_sets(
     return (
         _united(relation, plain, united),
         _rewritten(
-            context, tree, names, [one for one in group.expressions if not isinstance(one, _KINDS)]
+            context,
+            tree,
+            names,
+            [{one.sql() for one in choice} for choice in choices],
+            [*(one for one in group.expressions if not isinstance(one, _KINDS)), *shared],
         ),
     )
 
@@ -88,13 +102,30 @@ def _united(
     return Relation(United(tuple(parts), every), tuple(fields), windowing=windowing)
 
 
+def _level(node: exp.Grouping | exp.GroupingId, sets: Sequence[set[str]]) -> exp.Expr:
+    """`GROUPING(a, b)`: a bit for each column, which is 1 in the sets without it."""
+    columns = [one.sql() for one in node.expressions]
+    branches = []
+    for number, chosen in enumerate(sets):
+        bits = "".join("0" if one in chosen else "1" for one in columns)
+        level = exp.Literal.number(int(bits or "0", 2))
+        branches.append(exp.If(this=exp.Literal.number(number), true=level))
+    return exp.Case(this=exp.column(_SET), ifs=branches)
+
+
 def _rewritten(
-    context: Context, tree: exp.Select, names: dict[str, str], rest: Sequence[exp.Expr]
+    context: Context,
+    tree: exp.Select,
+    names: dict[str, str],
+    sets: Sequence[set[str]],
+    rest: Sequence[exp.Expr],
 ) -> exp.Select:
     """The query with the columns of the union in place of what is grouped by."""
     users = {name.upper(): one for name, one in context.catalog.aggregates.items()}
 
     def swapped(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Grouping | exp.GroupingId):
+            return _level(node, sets)
         if is_aggregate(node, users):
             return node
         if node.sql() in names:

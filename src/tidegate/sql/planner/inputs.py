@@ -170,6 +170,8 @@ def opened(
         if time == TIME:
             # Pairs that share a window have no time of their own.
             columns = [*columns, (TIME, last_instant())]
+        elif time is not None and time not in dict(columns):
+            columns = [*columns, (time, physical(time))]
     else:
         found = stream(source, time=time or "time", key=tuple(key or ()))
     as_is = not exact and _is_identity(relation, columns)

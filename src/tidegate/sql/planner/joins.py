@@ -381,6 +381,7 @@ class JoinPlanner:
     def _assigned(self, side: Relation) -> Relation:
         """The side with rows of its windows as panes, whose time is the end of their window."""
         clause = within_chain(self.clause)
+        side = side.by_end(self.node)
         if side.windowing is not None:
             found = materialised(self.context, side, clause)
         elif isinstance(side.source, Joined) and side.has_windows:
@@ -588,6 +589,8 @@ class _Assembly:
         """By side, the output column of each marked field."""
         self.present: dict[int, str] = {}
         """By side whose rows may be missing, an output column that is null without them."""
+        self.ends: str | None = None
+        """The output column with the last instant of the window of joined panes."""
 
     def relation(self) -> Relation:
         """The relation of the joined rows."""
@@ -609,7 +612,7 @@ class _Assembly:
             where=where,
         )
         joined = joining(joined, self.planner.clause).checked()
-        return Relation(joined, tuple(self._output()), lineage=(joined,))
+        return Relation(joined, tuple(self._output()), ends=self.ends)
 
     def _key(self, side: int) -> list[str] | None:
         windowing = self.sides[side].windowing
@@ -645,10 +648,7 @@ class _Assembly:
     def _name_fields(self, pairs: dict[str, str]) -> None:
         """The output column of every field of both sides."""
         by_right = {right: left for left, right in pairs.items()}
-        pads = {
-            LEFT: self.how in ("right", "full"),
-            RIGHT: self.how in ("left", "full"),
-        }
+        pads = [self._pads(side) for side in (LEFT, RIGHT)]
         for mark, one in self.planner._fields.items():
             side = LEFT if mark.startswith(_MARKS[LEFT]) else RIGHT
             if self.shares and one.role in BOUNDS:
@@ -668,9 +668,18 @@ class _Assembly:
             self.names[side][mark] = name
         for side, time in enumerate(self.times):
             if self.shares and pads[side] and time is not None:
-                self.present[side] = self.columns[side].name(
-                    physical(time), role=f"_{'lr'[side]}", copies=True
-                )
+                self.present[side] = self._copied(side, time)
+        if not self.shares and self.found.bounds and self.window == Within(0, 0):
+            whole = next((side for side in (LEFT, RIGHT) if not pads[side]), None)
+            self.ends = None if whole is None else self._copied(whole, TIME)
+
+    def _copied(self, side: int, column: str) -> str:
+        """The output column with a column of a side, under a name of its own."""
+        return self.columns[side].name(physical(column), role=f"_{'lr'[side]}", copies=True)
+
+    def _pads(self, side: int) -> bool:
+        """Whether rows of the output may have nulls in place of this side."""
+        return self.how in (("left", "full") if side == RIGHT else ("right", "full"))
 
     def _is_used(self, mark: str) -> bool:
         return any(mark in columns_in(one) for one in self.found.rest)
@@ -713,9 +722,11 @@ class _Assembly:
                 )
                 continue
             expression = physical(self.names[side][mark])
-            role = one.role if one.role in (Role.TIME, Role.PROCTIME) else Role.PLAIN
+            role: Role = one.role if one.role in (Role.TIME, Role.PROCTIME) else Role.PLAIN
             if role is Role.TIME and one.column != self.times[side]:
                 role = Role.PLAIN
+            if self.ends is not None and one.role is Role.END and not self._pads(side):
+                role = Role.END
             found.append(dataclasses.replace(one, expression=expression, role=role))
         return found
 

@@ -190,7 +190,7 @@ class _OverPlanner:
         panes = emitting(windowed, self.clause).aggregate(**self.aggregates)
         values = [Field(name, physical(name)) for name in self.aggregates]
         pairs = [(one, physical(key)) for one, key in zip(self.frame.partition, keys, strict=True)]
-        right = Relation(panes, tuple(values), lineage=(panes,))
+        right = Relation(panes, tuple(values))
         joined = beside(self.context, self.node, self.relation, right, time, pairs, self.clause)
         rows, added = joined.fields[: -len(values)], joined.fields[-len(values) :]
         by_name = {value.name: one.expression for value, one in zip(values, added, strict=True)}
@@ -232,7 +232,7 @@ class _OverPlanner:
         ).aggregate(**again, **{_ROWS: Last(_ROWS)})
         fields = self._fields(items, plain, physical)
         unnest = Unnest(_ROWS, tuple(column_of(one.expression) or "" for one in plain))
-        return Relation(panes, fields, unnest=unnest, is_running=True, lineage=(panes,))
+        return Relation(panes, fields, unnest=unnest, is_running=True)
 
     def _split_means(self) -> None:
         """Replace means by sums and counts, which can be added."""
@@ -290,7 +290,7 @@ class _OverPlanner:
             for one in plain
         ]
         fields = self._fields(items, shown, physical)
-        return Relation(panes, fields, is_running=True, lineage=(panes,))
+        return Relation(panes, fields, is_running=True)
 
     def _in_order(self) -> tuple[Relation, list[exp.Expr]]:
         """The rows in the order of their times, and the expressions of their keys."""

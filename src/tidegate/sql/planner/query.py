@@ -71,12 +71,18 @@ _REFUSED = {
 
 def plan_query(query: Query, catalog: Catalog) -> QueryPlan:
     """The plan of a query. Raises `SqlError` for what is not possible."""
-    planner = _Planner(Context(query.place.text, catalog))
+    planner = _Planner(Context(query.place, catalog))
     try:
         relation = planner.query(query.tree, None)
         return planner.finished(relation)
     except RecursionError:
         raise query.place.error("the query is nested too deep") from None
+    except (AttributeError, IndexError, KeyError) as error:
+        # The parser of sqlglot accepts calls without their arguments.
+        raise query.place.error(
+            f"an expression of the query is incomplete ({type(error).__name__})",
+            "check the arguments of the functions",
+        ) from error
 
 
 class _Planner:
@@ -369,6 +375,7 @@ class _Planner:
             relation,
             fields=(*kept, *bound_fields()),
             windowing=Windowing(window, column, call, resolved),
+            ends=None,
         )
 
     def _time_column(
@@ -389,7 +396,7 @@ class _Planner:
         if field.role is Role.WINDOW_TIME:
             return TIME
         if field.role in (Role.START, Role.END):
-            return str(field.role)
+            return relation.ends or str(field.role)
         source = relation.source
         if field.role is Role.PLAIN and isinstance(source, Table) and source.input.time:
             known = ", ".join(str(time.column) for time in source.input.times)
@@ -421,7 +428,7 @@ class _Planner:
         if view is not None:
             if name.lower() in self.names:
                 raise self.error(place or node, f"the view `{name}` reads itself")
-            planner = _Planner(Context(view.place.text, catalog), None, (*self.names, name.lower()))
+            planner = _Planner(Context(view.place, catalog), None, (*self.names, name.lower()))
             return planner._settled(planner.query(view.tree, None), None)
         table = lookup(catalog.tables, name)
         if table is None:
@@ -578,6 +585,11 @@ class _Planner:
         self, tree: exp.Select, relation: Relation, clause: EmitClause | None
     ) -> Relation:
         """The relation for a grouped query: sessions of other keys than the groups come first."""
+        if relation.ends is not None and any(
+            (one := self.context.scope(relation).find(column)) is not None and one.role is Role.END
+            for column in (tree.args.get("group") or tree).find_all(exp.Column)
+        ):
+            return relation.by_end(tree.args.get("group") or tree)
         windowing = relation.windowing
         if windowing is None or (windowing.partition is None and not _is_session(windowing)):
             return relation

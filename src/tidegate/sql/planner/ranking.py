@@ -17,6 +17,7 @@ from tidegate.sql.planner.grouping import Context, bound
 from tidegate.sql.planner.inputs import Columns, opened
 from tidegate.sql.planner.relation import (
     BOUNDS,
+    END,
     PENDING,
     TIME,
     Field,
@@ -64,6 +65,15 @@ def ranked(
     order = window.args.get("order")
     if order is None:
         raise scope.error(tree, "a row number needs an order", "ORDER BY price DESC")
+    if any(_is_end(relation, one) for one in window.args.get("partition_by") or []):
+        ends = {one.expression for one in relation.fields if one.role is Role.END}
+        relation = relation.by_end(window)
+        window = window.transform(lambda node: physical(END) if node in ends else node)
+        rank = dataclasses.replace(rank, expression=window)
+        relation = dataclasses.replace(
+            relation,
+            fields=tuple(rank if one.role is Role.RANK else one for one in relation.fields),
+        )
     is_windowed = relation.windowing is not None or relation.has_windows
     bounds = {bound(role).sql(dialect="spark") for role in BOUNDS if is_windowed}
     partition = window.args.get("partition_by") or []
@@ -95,6 +105,13 @@ def ranked(
         )
     except SpecError as error:
         raise context.refused(tree.args.get("where") or tree, error, scope) from None
+
+
+def _is_end(relation: Relation, node: exp.Expr) -> bool:
+    """Whether an expression is the end of the windows of joined panes."""
+    return relation.ends is not None and any(
+        one.role is Role.END and one.expression == node for one in relation.fields
+    )
 
 
 def _sort_expressions(order: exp.Expr) -> list[exp.Expr]:
@@ -202,7 +219,6 @@ def collected(
         tuple(fields),
         tuple(where),
         Unnest(_ROWS, tuple(names), None if position is None else "_position"),
-        lineage=(panes,),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from tidegate.api.joins import Joined
 from tidegate.api.streams import Panes
-from tidegate.spec.windows import Window
+from tidegate.spec.windows import Tumbling, Window
 from tidegate.sql.plan import Select, Table, Unnest
 
 START, END, TIME = "window_start", "window_end", "time"
@@ -110,8 +110,8 @@ class Relation:
     """Whether the rows are panes that do not replace each other, so that no operator takes them."""
     window: exp.Expr | None = None
     """For a side of a join, its `OVER` window; or the time of `FOR SYSTEM_TIME AS OF`."""
-    lineage: tuple[object, ...] = field(default=(), compare=False)
-    """What the bounds of windows in the rows come from; equal lineages have equal windows."""
+    ends: str | None = None
+    """Of joined panes, the physical column with the last instant of their window."""
 
     def select(self, columns: Iterable[tuple[str, exp.Expr]] = ()) -> Select:
         """The scalar step of the relation with these columns."""
@@ -126,6 +126,17 @@ class Relation:
             for number, one in enumerate(self.fields)
         ]
         return dataclasses.replace(self, fields=tuple(fields))
+
+    def by_end(self, node: exp.Expr) -> Relation:
+        """Joined panes as rows in windows: those of one instant, the last of the panes."""
+        if self.ends is None:
+            return self
+        fields = tuple(
+            dataclasses.replace(one, expression=physical(END)) if one.role is Role.END else one
+            for one in self.fields
+        )
+        windowing = Windowing(Tumbling(1), self.ends, node)
+        return dataclasses.replace(self, fields=fields, windowing=windowing, ends=None)
 
     def filtered(self, conditions: Iterable[exp.Expr]) -> Relation:
         """The rows for which further conditions hold."""

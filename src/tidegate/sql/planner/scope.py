@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from tidegate.errors import SqlError
 from tidegate.sql.planner.relation import PENDING, Field, Relation, physical
-from tidegate.sql.positions import place_of
+from tidegate.sql.positions import Place, has_place, place_of
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,21 @@ class Scope:
     is_open: bool = False
     aliases: Mapping[str, exp.Expr] | None = None
     """Names of select items, for GROUP BY and HAVING; columns come first."""
+    place: Place | None = None
+    """The place of the query, for errors at nodes without a place of their own."""
 
     @classmethod
-    def of(cls, text: str, *relations: Relation) -> Scope:
-        """The scope of relations side by side."""
+    def of(cls, place: Place, *relations: Relation) -> Scope:
+        """The scope of relations side by side, in the query of a place."""
         fields = tuple(one for relation in relations for one in relation.fields)
-        return cls(text, fields, any(relation.is_open for relation in relations))
+        is_open = any(relation.is_open for relation in relations)
+        return cls(place.text, fields, is_open, place=place)
 
     def error(self, node: exp.Expr | None, why: str, hint: str = "") -> SqlError:
         """An error at a node of the text."""
-        return place_of(self.text, node).error(why, hint)
+        is_known = node is not None and has_place(node)
+        place = self.place if self.place is not None and not is_known else None
+        return (place or place_of(self.text, node)).error(why, hint)
 
     def find(self, column: exp.Column) -> Field | None:
         """The field that a column names; None if there is none."""
