@@ -28,6 +28,8 @@ _LATE_COLUMNS = frozenset({"class", "reason", "detail", "watermark", "windows", 
 _TIME_COLUMNS = frozenset(
     {"window_start", "window_end", "time", "watermark", "emitted_at", "windows"}
 )
+_FEW = 256
+"""Up to this many values are made one by one, which is faster than asking Arrow for them."""
 STAMP = pa.timestamp("us", "UTC")
 
 
@@ -131,6 +133,8 @@ def _cast_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def words_of(words: Sequence[str], codes: np.ndarray) -> pa.Array:
     """The word of each code."""
+    if len(codes) <= _FEW:
+        return pa.array([words[code] for code in codes.tolist()], pa.string())
     if is_constant(codes):
         return repeat(words[int(codes[0])], len(codes), pa.string())
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array(words)).cast(
@@ -153,7 +157,7 @@ def hex_text(raw: np.ndarray) -> pa.Array:
 
 def instants(column: np.ndarray, *, ticks: bool) -> pa.Array:
     """Integers (`ticks`) or timestamps; the beginning and the end of time are null."""
-    if is_constant(column):
+    if is_constant(column) and len(column) > _FEW:
         # Arrow scalars would go through Python's datetime, which ends with the year 9999.
         return instants(column[:1].copy(), ticks=ticks).take(
             pa.array(np.zeros(len(column), np.int64))

@@ -69,7 +69,10 @@ def pack(frame: Frame, *, by_key: bool = False) -> pa.Table:
         _HASHES: hashes,
         _DELTAS: deltas,
     }
-    metadata = {_IDENTITY: key, **{name: json.dumps(value) for name, value in lists.items()}}
+    metadata = {
+        _IDENTITY: key,
+        **{name: json.dumps(value) for name, value in lists.items() if value},
+    }
     return Frame(columns, len(frame)).to_table().replace_schema_metadata(metadata)
 
 

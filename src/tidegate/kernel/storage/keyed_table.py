@@ -10,17 +10,18 @@ the time: a lookup searches once, and rows are read from one frame.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tidegate.kernel.frame import Frame, search_sorted, search_sorted_end
 from tidegate.kernel.groups import expand_ranges
-from tidegate.kernel.storage.run_store import Located, Places, RunStore
+from tidegate.kernel.storage.run_store import Located, Places, Run, RunStore
 from tidegate.state.store import Store
 
 _FAN = 8
 """Rows of short-lived windows are gone before so many runs come together, and never move."""
-_TOGETHER, _MOVED = 512, 16
+_TOGETHER, _MOVED = 512, 8
 """Up to this many rows become one run with those that are put, if these are not much fewer: at most
 so many times fewer.
 """
@@ -79,13 +80,26 @@ class KeyedTable(RunStore):
                 break
             total += run.live
             runs.append(run)
-        rows, runs = self.sorted(rows), runs[::-1]
-        frames, live = [self._frame(run) for run in runs], [self._live(run) for run in runs]
+        self._put_together(runs[::-1], [self.sorted(rows)])
+
+    def _put_together(self, runs: Sequence[Run], more: Sequence[Frame] = ()) -> None:
+        """Replace the youngest runs by one, with more rows that are sorted."""
+        frames = [*(self._frame(run) for run in runs), *more]
+        live = [*(self._live(run) for run in runs), *(np.ones(len(rows), bool) for rows in more)]
         for run in runs:
             self._drop(run)
-        if runs:
-            rows, _ = self._united([*frames, rows], [*live, np.ones(len(rows), bool)])
-        self.append(rows)
+        self.append(frames[0] if len(frames) == 1 else self._united(frames, live)[0])
+
+    def save(self) -> dict[str, Any]:
+        """Write what changed; small runs that the store does not have are written as one."""
+        runs: list[Run] = []
+        for run in reversed(self._runs):
+            if run.is_stored or run.live + sum(other.live for other in runs) > _TOGETHER:
+                break
+            runs.append(run)
+        if len(runs) > 1:
+            self._put_together(runs[::-1])
+        return super().save()
 
     def values(self, places: Places, name: str, default: int) -> np.ndarray:
         """An int64 column of the rows at places, with a default where no row was found."""

@@ -92,7 +92,8 @@ class Firing:
             if self._refires
             else np.zeros(len(cells), bool)
         )
-        context.machine.fire(state, ready, trigger_context)
+        if ready.any():
+            context.machine.fire(state, ready, trigger_context)
         finished = context.machine.finished(state)
         complete = self._complete(cells) | context.machine.full(state, len(cells))
         wanted = self._wanted(cells, ready, again, complete)
@@ -322,6 +323,8 @@ class Firing:
     ) -> Frame:
         """Fire the last pane of windows that expire: the rest, or an empty one by the options."""
         context = self._context
+        if not closing.any():
+            return cells
         fresh = closing & (cells.ints("pending") > 0)
         if context.spec.options.closing == "never":
             unfired = cells.take(np.flatnonzero(fresh))

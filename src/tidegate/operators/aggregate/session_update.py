@@ -486,6 +486,8 @@ class SessionUpdate(CellUpdate):
             partials = aggregates.known_columns
         own = ("row_count", *hold_columns(timestamp), "pending", "newest_seq", "fired_seq")
         names = [*own, *partials, *(["evicted"] if "evicted" in old else [])]
+        if groups.n == len(old) and (groups.ids[1:] > groups.ids[:-1]).all():
+            return old.select(names)
         found = old.select(names).take(groups.firsts)
         several = groups.counts > 1
         if not several.any():
