@@ -121,6 +121,7 @@ def test_show_prints_the_first_panes_and_late_rows(capsys: pytest.CaptureFixture
     op.add_messages(messages(1) * 3, now=START + dt.timedelta(seconds=200))
     op.add_messages(messages(300), now=START + dt.timedelta(seconds=300))
     pipeline().show(2, of=op)
+    assert op.get_result().panes.num_rows, "they are still there"
     told = capsys.readouterr().out
     assert "the first 2 of " in told
     assert "window_start" in told

@@ -14,6 +14,7 @@ from support.known_history import BASE, DELIVERIES, HISTORY, SECOND, at, known, 
 from support.spark_streams import Feed
 from tidegate.cli import main
 from tidegate.operators.history.facts import History
+from tidegate.spark.query.settings import spark_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,8 +77,33 @@ def test_the_command_shows_the_same(folders: tuple[Path, Path], capsys: pytest.C
     for command in ("why", "state"):
         assert main([command, str(folders[0]), "--key", "a", "--operator", "3"]) == 2
         assert "the query has 1 operator, got operator=3" in capsys.readouterr().err
+    assert main(["why", str(folders[0].parent)]) == 2
+    assert "neither the checkpoint of a query nor a folder of its panes" in capsys.readouterr().err
     assert main(["why", str(folders[0] / "missing")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_rows_of_batches_whose_state_is_gone_are_named(spark: SparkSession, tmp_path: Path):
+    feed = Feed(tmp_path / "in", SCHEMA)
+    for number in range(len(DELIVERIES)):
+        feed.put(rows(number))
+    df = feed.stream(spark, "user string, ts timestamp, v bigint")
+    pipeline = panes(tg.stream(df, time="ts", key="user", watermark=tg.bounded("5 seconds")))
+    with spark_settings(spark, {"spark.sql.streaming.minBatchesToRetain": "2"}):
+        query = pipeline.write(
+            tg.sinks.parquet(tmp_path / "panes"),
+            checkpoint=tmp_path / "checkpoint",
+            trigger="available_now",
+            shards=1,
+        )
+        query.await_termination()
+    found = query.why("a", at(0), at(60))
+    assert [step.kind for step in found.steps if step.kind != "rows"] == [
+        step.kind for step in HISTORY if step.kind != "rows"
+    ]
+    (note,) = found.notes
+    assert note.startswith("the rows that arrived up to batch ")
+    assert query.why("a", at(101)).notes == ()
 
 
 def test_without_a_checkpoint_the_panes_are_a_history(folders: tuple[Path, Path], tmp_path: Path):

@@ -25,7 +25,8 @@ def results_of(panes: Panes, of: Any) -> Results:
     if isinstance(of, Results):
         return of
     if isinstance(of, EmbeddedOperator):
-        return of.get_result()
+        # The results stay where they are, for the program to fetch.
+        return of.recorded()
     if of is None:
         return _batch_results(panes)
     if isinstance(of, str | os.PathLike) or hasattr(of, "place"):

@@ -26,6 +26,7 @@ from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.ingest.python_rows import to_table
 from tidegate.operators.inspection.aggregate import AggregateInspection
 from tidegate.operators.output import Output
+from tidegate.operators.results import Results
 from tidegate.page import picture, serve
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit
@@ -107,7 +108,7 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
         operator, recording = self.operator, self._recording
         low, high = (None if at is None else self._position(at) for at in (start, end))
         asked = Selection.of(key, self.spec.input.key, low, high)
-        tables = recording.tables(operator.renderer().render(Output()))
+        tables = self.recorded()
         watermark = operator.progress.watermark
         return history_of(
             Recorded(
@@ -139,6 +140,14 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
         """
         self._drain()
         return picture(OperatorFeed(self).moments(), self.operator.ticks, repr(self), path)
+
+    def recorded(self) -> Results:
+        """The recent panes and late rows with the number of their call, which stay to be fetched.
+
+        It covers what the operator keeps in memory; see `history` of `Panes.embedded`.
+        """
+        self._drain()
+        return self._recording.tables(self.operator.renderer().render(Output()))
 
     @property
     def recording(self) -> Recording:

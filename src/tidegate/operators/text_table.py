@@ -16,7 +16,7 @@ _HTML_ROWS = 20
 def results_text(panes: pa.Table, late: pa.Table, n: int) -> str:
     """Panes and late rows as text, the first `n` of each."""
     lines: list[str] = []
-    for rows, noun in ((panes, "pane"), (late, "late row")):
+    for rows, noun in _known(panes, late):
         lines.append(_head(rows, noun, n))
         if rows.num_rows:
             lines += text_lines([rows.slice(0, n)])
@@ -26,13 +26,18 @@ def results_text(panes: pa.Table, late: pa.Table, n: int) -> str:
 def results_html(panes: pa.Table, late: pa.Table, n: int = _HTML_ROWS) -> str:
     """Panes and late rows as HTML, the first `n` of each."""
     parts = []
-    for rows, noun in ((panes, "pane"), (late, "late row")):
+    for rows, noun in _known(panes, late):
         parts.append(f"<p><b>{escaped(_head(rows, noun, n))}</b></p>")
         if rows.num_rows:
             shown = rows.slice(0, n)
             cells = zip(*(_cells(shown, name) for name in shown.column_names), strict=True)
             parts.append(table(shown.column_names, cells))
     return f'{STYLE}<div class="tg">{"".join(parts)}</div>'
+
+
+def _known(panes: pa.Table, late: pa.Table) -> list[tuple[pa.Table, str]]:
+    """The tables with their nouns; without columns, it is not known whether rows were late."""
+    return [(panes, "pane"), *([(late, "late row")] if late.column_names else [])]
 
 
 def _head(rows: pa.Table, noun: str, n: int) -> str:

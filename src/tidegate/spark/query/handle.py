@@ -57,7 +57,8 @@ class Query:
         self._watch = Watch(self) if query is not None else None
 
     def __repr__(self) -> str:
-        return f"Query({self.id!r}, {'running' if self.is_active else 'ended'})"
+        name = "" if self.name is None else f"{self.name!r}, "
+        return f"Query({name}{self.id!r}, {'running' if self.is_active else 'ended'})"
 
     def _repr_html_(self) -> str:
         last = self.progress

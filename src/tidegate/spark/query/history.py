@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
-from tidegate.errors import InputError, TidegateError
+from tidegate.errors import InputError, SinkError, TidegateError
 from tidegate.instants import MAX, MIN, Instant, instant
 from tidegate.kernel.frame import repeat, to_arrow
 from tidegate.operators.aggregate.operator import WindowedAggregate
@@ -87,9 +87,8 @@ class QueryHistory:
         recorded = dataclasses.replace(
             found, panes=self._numbered(panes), late=self._numbered(late), notes=tuple(notes)
         )
-        recorded = dataclasses.replace(
-            recorded, contributions=[*self._contributions(operator, recorded, asked)]
-        )
+        counted = [*self._contributions(operator, recorded, asked, notes)]
+        recorded = dataclasses.replace(recorded, contributions=counted, notes=tuple(notes))
         return history(recorded, asked)
 
     def key_schema(self, operator: int = -1) -> pa.Schema:
@@ -98,7 +97,15 @@ class QueryHistory:
         if state is not None:
             return state.key_schema(operator)
         place = self._places[PANES]
-        empty = read_rows(place, PANES, lambda _: pc.scalar(False))
+        try:
+            empty = read_rows(place, PANES, lambda _: pc.scalar(False))
+        except SinkError as error:
+            if self._checkpoint is not None:
+                raise
+            raise InputError(
+                f"{place['path']} is neither the checkpoint of a query nor a folder of its panes."
+                " Hint: pass what `checkpoint` or `to` names"
+            ) from error
         return _before_windows(empty.schema)
 
     def _state(self, operator: int) -> tuple[QueryState | None, list[str]]:
@@ -175,9 +182,12 @@ class QueryHistory:
     # The rows of each batch
 
     def _contributions(
-        self, operator: int, recorded: Recorded, asked: Selection
+        self, operator: int, recorded: Recorded, asked: Selection, notes: list[str]
     ) -> Iterator[Contribution]:
-        """The rows that each batch added, as far as the checkpoint has the state of batches."""
+        """The rows that each batch added, as far as the checkpoint has the state of batches.
+
+        A note names the batches whose state it does not have any more.
+        """
         spec = recorded.spec
         if self._checkpoint is None or spec is None or spec.window.axis is not Axis.EVENT_TIME:
             return
@@ -187,7 +197,10 @@ class QueryHistory:
         counts = _counts(spec, fired)
         clocks = {batch: clock for clock, batch in batch_clocks(self._checkpoint).items()}
         totals: dict[Bounds, int] = {}
+        forgotten = -1
         for batch, rows in versions.changes(batches | {batch - 1 for batch in batches}):
+            if batch in versions.baseline and (rows or any(one <= batch for one in batches)):
+                forgotten = batch
             for bounds, total in {**rows, **counts.get(batch, {})}.items():
                 parts = _parts(bounds, totals) if isinstance(spec.window, Session) else 0
                 added = total - totals.get(bounds, parts)
@@ -201,6 +214,11 @@ class QueryHistory:
                         rows=added,
                         total=total,
                     )
+        if forgotten >= 0:
+            notes.append(
+                f"the rows that arrived up to batch {forgotten} are not listed by batch, because"
+                " the checkpoint keeps the state of the last batches only"
+            )
 
 
 class _Versions:
