@@ -62,6 +62,20 @@ def test_frames_agree_with_a_batch(frame, history, deliveries):
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    "lag", ["LAG(price)", "LAG(price, 2)", "LAG(price + 1, 3, -1)", "price - LAG(price, 1, 0)"]
+)
+@given(history=histories, deliveries=st.integers(1, 3))
+@settings(max_examples=6, deadline=None)
+def test_rows_before_a_row_agree_with_a_batch(lag, history, deliveries):
+    rows = rows_of(history)
+    times = [row["ts"] for row in rows]
+    rows = [row for n, row in enumerate(rows) if row["ts"] not in times[:n]]
+    query = f"SELECT id, {lag} OVER (PARTITION BY bidder ORDER BY ts) AS x FROM bid"
+    expected = batch_answer(query, {"bid": in_duckdb(rows)})
+    assert answer(TABLE + query, {"bid": rows}, deliveries=deliveries) == expected
+
+
 def test_the_order_of_arrival_decides_on_the_clock():
     rows = rows_of([(5, 1, "x"), (1, 2, "x"), (3, 4, "x"), (1, 8, "y")])
     assert answer(

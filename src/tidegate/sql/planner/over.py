@@ -125,6 +125,8 @@ def _frame(scope: Scope, relation: Relation, node: exp.Window) -> Frame:
         raise scope.error(column, "OVER is ordered by a time column with a watermark", _USAGE)
     partition = tuple(scope.resolve(one) for one in node.args.get("partition_by") or [])
     spec = node.args.get("spec")
+    if isinstance(node.this, exp.Lag):
+        return Frame(partition, time, is_rows=True, size=_lag(scope, node.this))
     if spec is None:
         return Frame(partition, time, is_rows=False, size=None)
     end, side = spec.args.get("end"), str(spec.args.get("start_side") or "").upper()
@@ -139,6 +141,14 @@ def _frame(scope: Scope, relation: Relation, node: exp.Window) -> Frame:
     if start == "UNBOUNDED":
         return Frame(partition, time, is_rows, None)
     return Frame(partition, time, is_rows, _size(scope, start, is_rows=is_rows))
+
+
+def _lag(scope: Scope, call: exp.Lag) -> int:
+    """By how many rows a `LAG` looks back."""
+    offset = call.args.get("offset")
+    if offset is None:
+        return 1
+    return _size(scope, offset, is_rows=True)
 
 
 def _size(scope: Scope, start: exp.Expr, *, is_rows: bool) -> int:
@@ -347,13 +357,33 @@ class _OverPlanner:
         for _, item in items:
             for node in item.find_all(exp.Window):
                 call = settled(node, windows).this
+                if isinstance(call, exp.Lag):
+                    self._values.append(self._lagged(call, reader, columns, keys))
+                    continue
                 if not reader.is_aggregate(call):
-                    raise scope.error(node, "OVER takes an aggregate", _USAGE)
+                    raise scope.error(node, "OVER takes an aggregate or LAG", _USAGE)
                 found = reader.read(call)
-                name = columns.output(None, [*keys, *self.aggregates, _LAST], "_a")
-                self.aggregates[name] = found.aggregate
-                value = physical(name)
+                value = self._named(found.aggregate, columns, keys)
                 self._values.append(value if found.after is None else found.after(value))
+
+    def _named(self, aggregate: Aggregate, columns: Columns, keys: Sequence[str]) -> exp.Expr:
+        """The value of a further aggregate."""
+        name = columns.output(None, [*keys, *self.aggregates, _LAST], "_a")
+        self.aggregates[name] = aggregate
+        return physical(name)
+
+    def _lagged(
+        self, call: exp.Lag, reader: AggregateReader, columns: Columns, keys: Sequence[str]
+    ) -> exp.Expr:
+        """The first value of the frame, if the frame has all of its rows."""
+        first = self._named(reader.read(exp.First(this=call.this.copy())).aggregate, columns, keys)
+        rows = self._named(Count(), columns, keys)
+        is_whole = exp.GT(this=rows, expression=exp.Literal.number(self.frame.size or 0))
+        default = call.args.get("default")
+        found = exp.Case(ifs=[exp.If(this=is_whole, true=first)])
+        if default is not None:
+            found.set("default", default.copy())
+        return found
 
     def _fields(
         self,
