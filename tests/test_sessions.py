@@ -154,3 +154,23 @@ def test_a_tuple_session_joins_offsets_that_differ_by_at_most_its_gap():
     op.finish()
     found = [pane["n"] for pane in op.get_result().panes.to_pylist() if pane["k"] == "a"]
     assert found == [2, 1], "two messages of another key are between 0 and 3, three before 7"
+
+
+@pytest.mark.parametrize("deliveries", [[(-42, -41)], [(-42,), (-41,)]], ids=["one", "two"])
+def test_events_of_an_expired_session_are_late_in_one_delivery_as_in_two(deliveries):
+    """They merge with each other, but with no session that is not over."""
+    op = (
+        tg.stream(time="t", watermark=tg.explicit())
+        .window(tg.session(2, unit="us"))
+        .allow_lateness(10, unit="us")
+        .options(drop_by="window", session_lateness="merged")
+        .trigger(tg.after_watermark(late=tg.every_element()))
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    op.advance_watermark(-16)
+    for times in deliveries:
+        op.add_messages([{"t": t} for t in times])
+    result = op.get_result()
+    assert result.panes.num_rows == 0
+    assert result.late["reason"].to_pylist() == ["window_expired"] * 2

@@ -196,7 +196,9 @@ class SessionSteps:
         mine = np.flatnonzero(block)
         steps = self._scheduled(rows, mine, extension, growth, once=True)
         counts = np.diff(growth.offsets)
-        early = steps.taken < counts
+        # An expired session fires for none of its rows, because it takes none.
+        taken = np.where(self._expired(rows, extension), counts, steps.taken)
+        early = taken < counts
         nothing = np.zeros(len(block), bool)
         if not early.any():
             return Block(block, nothing, None)
@@ -214,12 +216,20 @@ class SessionSteps:
                 plan = plan.of(np.flatnonzero(several[chosen]))
         # All sessions of a key stop with the first one that fires, after the rows of its element.
         nth = np.arange(len(mine)) - growth.offsets[growth.session]
-        left = (nth >= steps.taken[growth.session]) & ~several[growth.session]
+        left = (nth >= taken[growth.session]) & ~several[growth.session]
         stop = np.maximum(rows.first_of(_among(block, growth.order[left])), 1)
         together = block & (rows.rank < stop[rows.code])
         fired = _among(block, growth.order[several[growth.session]])
         fired &= together
         return Block(together & ~fired, fired, plan if several.any() else None)
+
+    def _expired(self, rows: _Rows, extension: Extension) -> np.ndarray:
+        """The touched sessions that have expired."""
+        if not self.merges_late_rows:
+            return np.zeros(len(extension.touched), bool)
+        merged, touched = extension.merged, extension.touched
+        expiry = self.context.expiry(merged.end[touched])
+        return self.context.expired(expiry, rows.watermark[merged.key[touched]])
 
     def _scheduled(
         self,
