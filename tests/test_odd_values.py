@@ -5,6 +5,7 @@ error of ours.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -142,6 +143,39 @@ def test_texts_of_yaml_are_refused(parse: Callable[[str], Any]) -> None:
     for text in texts():
         with pytest.raises(tg.TidegateError):
             parse(text)
+
+
+def expanding(levels: int) -> str:
+    """A list of ten texts, ten lists of it, and so on."""
+    names = [f"a{n}" for n in range(levels + 1)]
+    lines = [f"    - &{names[0]} [{', '.join('x' * 10)}]"]
+    for former, name in itertools.pairwise(names):
+        lines.append(f"    - &{name} [{', '.join([f'*{former}'] * 10)}]")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("place", ["unit", "wm", "config", "steps", "note"])
+@pytest.mark.parametrize("body", [expanding(40), "    - &a [*a]"], ids=["expanding", "endless"])
+def test_anchors_of_scenarios_do_not_expand_without_bound(place: str, body: str) -> None:
+    with pytest.raises(tg.ParseError, match=r"more than 1,000,000 parts.*Hint"):
+        document.parse(f"- id: a\n  kind: aggregate\n  {place}:\n{body}\n")
+
+
+def test_many_scenarios_are_read_once_each() -> None:
+    text = "\n".join(f"- {{id: s{n}, kind: aggregate}}" for n in range(3000))
+    assert len(document.parse(text)) == 3000
+    with pytest.raises(tg.ParseError, match="more than once: s7"):
+        document.parse(text + "\n- {id: s7, kind: aggregate}")
+
+
+@pytest.mark.parametrize("start", ["${A:-", "${A", "${"])
+@pytest.mark.parametrize("end", ["", ":}"])
+def test_references_that_do_not_end_are_not_searched_for_from_each_dollar(
+    start: str, end: str
+) -> None:
+    """The work would be quadratic: minutes for these texts."""
+    with pytest.raises(tg.TidegateError):
+        pipeline.parse(f"a: '{start * (200_000 // len(start))}{end}'")
 
 
 def test_a_first_message_without_columns_is_refused_and_costs_itself_only() -> None:

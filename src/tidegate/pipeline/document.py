@@ -20,7 +20,7 @@ MOST_BITS = 1000
 """The largest number in a pipeline file, in bits."""
 MOST_SHOWN = 100
 """The length of a value in an error, in characters."""
-_VARIABLE = re.compile(r"\$\$|\$\{(?P<name>[^}:]*)(?::-(?P<default>[^}]*))?\}")
+_VARIABLE = re.compile(r"\$\$|\$\{(?P<name>[^}:]{0,200}+)(?::-(?P<default>[^}]*+))?\}")
 _MERGE = "tag:yaml.org,2002:merge"
 _EMPTY = (
     "a pipeline needs at least `input`, `window`, `aggregate` and `write`; see docs/pipelines.md"
@@ -212,7 +212,9 @@ class _DocumentLoader:
                 return name
             return found.group("default")
 
-        return _VARIABLE.sub(one, text)
+        # No reference ends behind the last brace, so that none is searched there from every dollar.
+        end = text.rfind("}") + 1
+        return _VARIABLE.sub(one, text[:end]) + text[end:].replace("$$", "$")
 
 
 def _place(node: yaml.Node) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,8 @@ ENVELOPE = frozenset(
     }
 )
 OUR_PRESET = "tidegate"
+MOST_PARTS = 1_000_000
+"""The maximum number of values in a file, after anchors."""
 
 
 class UnsupportedScenarioError(Exception):
@@ -98,6 +101,7 @@ def parse(text: str, name: str = "<text>", extension: Extension = NO_EXTENSION) 
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
         # The constructors of YAML's types raise any of them for `!!timestamp x`.
         raise ParseError(f"Scenario file `{name}` is not valid YAML: {error}") from error
+    _check_size(content, name)
     if not isinstance(content, list):
         raise ParseError(
             f"Scenario file `{name}` must hold one list of scenarios; got {type(content).__name__}."
@@ -106,12 +110,29 @@ def parse(text: str, name: str = "<text>", extension: Extension = NO_EXTENSION) 
     scenarios = [
         _scenario(item, name, position, extension) for position, item in enumerate(content)
     ]
-    twice = {s.id for i, s in enumerate(scenarios) if s.id in {t.id for t in scenarios[:i]}}
+    ids = Counter(scenario.id for scenario in scenarios)
+    twice = [one for one, count in ids.items() if count > 1]
     if twice:
         raise ParseError(
             f"Scenario file `{name}` uses an id more than once: {', '.join(sorted(twice))}."
         )
     return scenarios
+
+
+def _check_size(content: Any, name: str) -> None:
+    """Refuse anchors that expand without bound, or contain themselves."""
+    level, parts = [content], 0
+    while level:
+        value = level.pop()
+        inner = [*value, *value.values()] if isinstance(value, dict) else value
+        if isinstance(inner, list | tuple | set):
+            parts += len(inner)
+            level.extend(inner)
+        if parts > MOST_PARTS:
+            raise ParseError(
+                f"Scenario file `{name}` has more than {MOST_PARTS:,} parts, counting what anchors"
+                " repeat. Hint: divide it."
+            )
 
 
 def _scenario(item: Any, name: str, position: int, extension: Extension) -> Scenario:
