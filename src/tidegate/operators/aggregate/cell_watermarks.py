@@ -39,8 +39,8 @@ class CellWatermarks:
             watermark if self.keys is None else self.keys.watermark(key_hash, key_check, watermark)
         )
 
-    def of_rows(self, delivery: Delivery, rows: np.ndarray) -> np.ndarray | int:
-        """The watermark of some rows of a delivery."""
+    def of_rows(self, delivery: Delivery, rows: np.ndarray | slice) -> np.ndarray | int:
+        """The watermark of some rows of a delivery; hashes no key where all share one."""
         watermark = self.progress.watermark
         if self.keys is None:
             return watermark

@@ -555,7 +555,7 @@ class WindowedAggregate:
         Rows of operators are not from the future: their sources have been classified.
         """
         options, context = self.spec.options, self.bound().context
-        watermark = self.watermarks.of_keys(delivery.key_hash, delivery.key_check)
+        watermark = self.watermarks.of_rows(delivery, slice(None))
         return classify(
             delivery.time,
             watermark,

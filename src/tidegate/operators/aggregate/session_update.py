@@ -360,28 +360,31 @@ class SessionUpdate(CellUpdate):
         """One cell a touched session, out of the table: as it was where the bounds stay, otherwise
         a new one that holds what the old ones held.
         """
-        absorbed, identity = merge.absorbed, merge.identity
-        group, changed = merge.extension.absorbed_by[absorbed], merge.extension.replaced[absorbed]
-        fresh = self.context.fresh(identity, keys)
+        extension, identity = merge.extension, merge.identity
+        changed, stays = extension.replaced, merge.absorbed & ~extension.replaced
+        cells = self.context.fresh(identity, keys)
         self.context.progress.counters["windows_opened"] += len(identity) - len(
-            present(group, len(identity))
+            present(extension.absorbed_by[merge.absorbed], len(identity))
         )
-        if not len(group):
-            return fresh
-        old = self._taken_out(merge)
-        replaced = old.where(changed)
-        if len(replaced):
-            self.firing.withdraw(replaced, position[group[changed]], out)
+        old, same = (self._cells_of(merge, which) for which in (changed, stays))
+        self.context.cells.remove(merge.places.take(merge.absorbed))
+        if len(old):
+            group = extension.absorbed_by[changed]
+            self.firing.withdraw(old, position[group], out)
             if self.context.window_offsets is not None:
-                self.context.window_offsets.rename(replaced, identity.take(group[changed]))
-            fresh = self._inherit(fresh, replaced, group[changed])
-        return fresh if changed.all() else fresh.replaced(group[~changed], old.where(~changed))
+                self.context.window_offsets.rename(old, identity.take(group))
+            cells = self._inherit(cells, old, group)
+        return cells.replaced(extension.absorbed_by[stays], same) if len(same) else cells
+
+    def _cells_of(self, merge: _Merge, which: np.ndarray) -> Frame:
+        """The cells of some sessions."""
+        places = merge.places.take(which)
+        return self.context.cells.take(places) if len(places.run) else _nothing()
 
     def _taken_out(self, merge: _Merge) -> Frame:
         """The sessions that intervals touch, out of the table."""
-        places = merge.places.take(merge.absorbed)
-        cells = self.context.cells.take(places) if len(places.run) else _nothing()
-        self.context.cells.remove(places)
+        cells = self._cells_of(merge, merge.absorbed)
+        self.context.cells.remove(merge.places.take(merge.absorbed))
         return cells
 
     def _divide(
