@@ -10,11 +10,19 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidegate as tg
 from support.examples import examples
 from tidegate.cli import main
 from tidegate.errors import SinkError, TidegateError
 from tidegate.pipeline import load, parse
-from tidegate.redaction import HIDDEN, is_secret, redacted, redacted_lines, redacted_options
+from tidegate.redaction import (
+    HIDDEN,
+    is_secret,
+    masked_sql,
+    redacted,
+    redacted_lines,
+    redacted_options,
+)
 from tidegate.spark.sinks import delta, parquet, postgres
 
 PASSWORDS = (
@@ -169,3 +177,38 @@ def test_an_invalid_address_is_refused_without_its_password(dsn: str) -> None:
     with pytest.raises(SinkError, match="address of the PostgreSQL server is invalid") as caught:
         postgres(dsn, "t").check(late_target("q"))
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["https://h/f?sv=1&sig=hunter2%3D", "X-Amz-Signature=hunter2", "Authorization: Bearer hunter2"],
+)
+def test_signatures_and_tokens_of_requests_are_hidden(text: str) -> None:
+    assert "hunter2" not in redacted(text)
+
+
+_OPTIONS = (
+    "'properties.sasl.password'='hunter2{odd}'",
+    "'password' = 'hunter2{odd}'",
+    "'url'='jdbc:postgresql://h/db?user=u&password=hunter2{odd}'",
+    "'url'='postgresql://u:hunter2{odd}@h/db'",
+    "'password' 'hunter2{odd}'",
+    "'password'='hunter2{odd}",
+)
+
+
+@pytest.mark.parametrize("odd", ["", "@", "''", " x", ";", "\\", "é"])
+@pytest.mark.parametrize("option", _OPTIONS)
+@pytest.mark.parametrize("mistake", ["SELECT * FROM nope", "SELEC", "CREATE TABLE"])
+def test_an_error_of_sql_shows_no_secret_of_the_line(mistake: str, option: str, odd: str) -> None:
+    table = f"CREATE TABLE t (ts TIMESTAMP(3)) WITH ({option.format(odd=odd)}, 'topic'='t');"
+    with pytest.raises(tg.SqlError) as refused:
+        tg.sql(f"-- don't\n{table} {mistake}")
+    assert "hunter2" not in f"{refused.value}{refused.value!r}"
+
+
+def test_a_masked_statement_keeps_its_places_and_other_literals() -> None:
+    text = "WITH ('topic'='it''s', 'password'='a\nb', 'x'='y') WHERE k IN ('password', 'c')"
+    masked = masked_sql(text)
+    assert masked == text.replace("'a\nb'", "'*\n*'")
+    assert masked_sql("'" * 100_001)

@@ -24,7 +24,10 @@ _WORDS = (
     "accesskey",
     "accountkey",
     "privatekey",
+    "signature",
 )
+_SHARED_ACCESS = "sig"
+"""The signature in the URLs of Azure's storage."""
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
 _VARIABLE = re.compile(r"\$\{\w+\}")
 _USER_INFO = re.compile(r"(://[^:@]*:).*@", re.DOTALL)
@@ -33,6 +36,11 @@ _ASSIGNED = re.compile(r"""(?P<name>[\w.-]+)["']?\s*(?:=|:(?!//))\s*""")
 _QUOTED = re.compile(
     r"""(?P<quote>["'])(?:\\.|(?!(?P=quote))[^\\])*(?P=quote)(?=$|[\s,;&)\]}"'])""", re.DOTALL
 )
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+\S.*", re.DOTALL)
+_SQL_OPTION = re.compile(
+    r"""'(?P<name>(?:[^']|''){0,200}+)'\s*+=?\s*+'(?P<value>(?:[^']|'')*+)(?:'|$)"""
+)
+"""An option in a SQL text, also one without its equals sign or its last quote."""
 _NEXT_NAME = re.compile(r"\s+[A-Za-z_][\w.]*\s*=")
 
 
@@ -40,12 +48,18 @@ def is_secret(name: str) -> bool:
     """Whether an option with this name holds a secret."""
     parts = [part for part in _SEPARATORS.split(name.lower()) if part]
     joined = "".join(parts)
-    return any(word in joined for word in _WORDS) or (len(parts) > 1 and "key" in parts)
+    return (
+        any(word in joined for word in _WORDS)
+        or (len(parts) > 1 and "key" in parts)
+        or joined == _SHARED_ACCESS
+    )
 
 
 def redacted(text: str) -> str:
     """The text with the passwords of URLs, and the values of secret names, hidden."""
     text = _USER_INFO.sub(rf"\g<1>{HIDDEN}@", text)
+    if "authorization" in text.lower():
+        text = _BEARER.sub(rf"\g<1> {HIDDEN}", text)
     kept, start = [], 0
     while found := _ASSIGNED.search(text, start):
         kept.append(text[start : found.end()])
@@ -56,6 +70,20 @@ def redacted(text: str) -> str:
             kept.append(value if _VARIABLE.fullmatch(value) else HIDDEN if value else "")
             start = end
     return "".join([*kept, text[start:]])
+
+
+def masked_sql(text: str) -> str:
+    """A SQL text with stars for the secrets of its options; all else stays in its place."""
+
+    def one(found: re.Match[str]) -> str:
+        value = found["value"]
+        if not is_secret(found["name"]) and redacted(value) == value:
+            return found.group()
+        start, end = (at - found.start() for at in found.span("value"))
+        whole = found.group()
+        return whole[:start] + re.sub(r"[^\n]", "*", value) + whole[end:]
+
+    return _SQL_OPTION.sub(one, text)
 
 
 def redacted_lines(text: str) -> str:

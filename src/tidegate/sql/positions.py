@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tidegate.errors import SqlError
+from tidegate.redaction import masked_sql
 
 _WIDEST = 120
 """The number of columns of a line that an error shows."""
@@ -33,7 +34,7 @@ class Place:
     def error(self, why: str, hint: str = "") -> SqlError:
         """An error that points at the place."""
         first = self.start - self.column + 1
-        line = self.text[first:].split("\n", 1)[0].replace("\t", " ").rstrip("\r")
+        line = masked_sql(self.text)[first:].split("\n", 1)[0].replace("\t", " ").rstrip("\r")
         at = self.column - 1
         cut = max(0, at - _WIDEST // 2)
         shown = line[cut : cut + _WIDEST]
