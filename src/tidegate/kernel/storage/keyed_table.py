@@ -20,11 +20,9 @@ from tidegate.kernel.storage.run_store import Located, Places, Run, RunStore
 from tidegate.state.store import Store
 
 _FAN = 8
-"""Rows of short-lived windows are gone before so many runs come together, and never move."""
+"""Runs of one size that are merged: rows of short-lived windows are gone before, and never move."""
 _TOGETHER, _MOVED = 512, 8
-"""Up to this many rows become one run with those that are put, if these are not much fewer: at most
-so many times fewer.
-"""
+"""Up to 512 rows become one run with those that are put, if these are at most 8 times fewer."""
 
 
 class KeyedTable(RunStore):
