@@ -76,6 +76,11 @@ def as_rows(windows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def of_a_query(sentences: Sequence[str]) -> tuple[str, ...]:
+    """The sentences of an operator without the call that a program alone can make."""
+    return tuple(each.replace(", or call `mark_idle`", "") for each in sentences)
+
+
 class Both:
     """A query with a checkpoint, and an embedded operator with the same deliveries."""
 
@@ -162,12 +167,12 @@ def test_the_explanation_is_that_of_one_operator(tmp_path):
     both = Both(tmp_path / "ck", panes)
     both.deliver(table(("a", 1, 0), ("b", 2, 0), ("c", 12, 0)))
     found, whole = both.state.explain_watermark(), both.whole.explain_watermark()
-    assert found.sentences == whole.sentences
+    assert found.sentences == of_a_query(whole.sentences)
     assert "has not" in str(found), "partition 1 has not spoken yet"
     assert found.windows == whole.windows
     both.deliver(table(("d", 30, 1), ("e", 31, 0)))
     found, whole = both.state.explain_watermark(), both.whole.explain_watermark()
-    assert found.sentences == whole.sentences
+    assert found.sentences == of_a_query(whole.sentences)
     assert {name: found.counters[name] for name in ("events", "panes_on_time")} == {
         "events": 5,
         "panes_on_time": 3,
@@ -199,7 +204,8 @@ def test_both_sides_of_joins(tmp_path):
             whole.get_messages(side, 0, 7 * SECOND, key="c")
         )
         assert rows_of(state.windows(side=side), ordered=True) == whole.get_windows(side)
-    assert state.explain_watermark().sentences == whole.explain_watermark().sentences
+    expected = of_a_query(whole.explain_watermark().sentences)
+    assert state.explain_watermark().sentences == expected
     with pytest.raises(InputError, match="has two sides"):
         state.messages()
     with pytest.raises(InputError, match="a join has no values"):
@@ -400,7 +406,7 @@ def test_the_command_shows_a_key_and_a_range(tmp_path, capsys):
     assert main(["state", folder, "--key", "a"]) == 2
     assert "the key columns are k, v, got a. Hint: " in capsys.readouterr().err
     assert main(["state", folder, "--key", "a", "--key", "x"]) == 2
-    assert "does not fit" in capsys.readouterr().err
+    assert "`x` is not a value of the key column `v` of type int64" in capsys.readouterr().err
 
 
 def test_the_command_explains_every_operator(tmp_path, capsys):
