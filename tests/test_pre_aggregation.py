@@ -19,17 +19,21 @@ from support.spark_fakes import Fleet, Found, shipped
 from test_edge import Whole, check
 from tidegate.errors import StateError
 from tidegate.instants import MAX, MIN
+from tidegate.kernel.frame import Frame, to_numpy
+from tidegate.kernel.keys import shard_of
+from tidegate.kernel.storage.column_encoding import unpack
 from tidegate.operators.aggregate import pre_aggregation as combining
 from tidegate.operators.aggregate.context import IDENTITY
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator, can_combine
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.output import Output
+from tidegate.spark.query.publish import Publisher
 from tidegate.spark.tasks.chain import ChainPlan
-from tidegate.spark.tasks.edge import Edge
+from tidegate.spark.tasks.edge import Edge, split_frame
 from tidegate.spark.tasks.shards import ShardLayout
-from tidegate.spark.tasks.transport import COMBINED, ROWS
-from tidegate.spark.tasks.watermark_files import WatermarkFiles
+from tidegate.spark.tasks.transport import COMBINED, ROWS, decode_payload, encode_payloads
+from tidegate.spark.tasks.watermark_files import FEW_SHARDS, WatermarkFiles
 from tidegate.spec.triggers import Default
 from tidegate.spec.windows import Hopping
 from tidegate.state.memory import MemoryStore
@@ -445,6 +449,67 @@ def test_the_floor_is_the_highest_of_all_shards_and_a_silent_shard_keeps_its_own
         files.write(THREE.ids[0], batch, batch * 100)
     assert files.before(20, THREE) == 1900
     assert files.before(2, THREE) is None, "what is long gone is not kept"
+
+
+def test_with_many_shards_an_edge_reads_one_file_instead_of_one_per_shard(tmp_path):
+    files, many_shards = WatermarkFiles(str(tmp_path)), ShardLayout.balanced(FEW_SHARDS + 1)
+    folder = tmp_path / "tidegate" / "watermarks" / "0"
+    for number, shard in enumerate(many_shards.ids[1:]):
+        files.write(shard, 1, number)
+    files.gather(2, many_shards)
+    assert not (folder / "gathered").exists(), "nothing is known of one shard"
+    assert files.before(2, many_shards) is None
+    files.write(many_shards.ids[0], 1, 70)
+    files.write(many_shards.ids[0], 2, 80)
+    files.gather(2, many_shards)
+    for shard in many_shards.ids[1:]:
+        (folder / str(shard)).unlink()
+    assert files.before(2, many_shards) == 70
+    assert files.before(3, many_shards) is None, "it is of another batch"
+    (folder / "gathered").write_bytes(b"damaged")
+    with pytest.warns(RuntimeWarning, match="gathered` is ignored"):
+        assert files.before(2, many_shards) is None
+
+
+def test_the_watermarks_are_gathered_before_the_rows_of_a_batch_are_read(tmp_path):
+    files, many_shards = WatermarkFiles(str(tmp_path)), ShardLayout.balanced(FEW_SHARDS + 1)
+    for shard in many_shards.ids:
+        files.write(shard, 1, 70)
+    seen = []
+
+    class Packed:
+        def toArrow(self) -> None:
+            seen.append((tmp_path / "tidegate/watermarks/0/gathered").exists())
+
+    Publisher((), watermark_files=(files,), layout=many_shards)(Packed(), 2)
+    assert seen == [True]
+
+
+def test_few_shards_need_no_gathered_file(tmp_path):
+    files = WatermarkFiles(str(tmp_path))
+    for shard in THREE.ids:
+        files.write(shard, 1, 5)
+    files.gather(2, THREE)
+    assert sorted(path.name for path in (tmp_path / "tidegate/watermarks/0").iterdir()) == sorted(
+        map(str, THREE.ids)
+    )
+
+
+def test_the_partial_aggregates_of_many_shards_are_encoded_as_a_whole():
+    layout = ShardLayout.balanced(200)
+    keys = pa.array(range(70_000, 71_000))
+    hashes, checks = layout.hasher.identify([pa.chunked_array([keys])], len(keys))
+    frame = Frame({"key_hash": hashes, "key_check": checks, "k.key": keys}, len(keys))
+    parts = dict(split_frame(frame, layout))
+    assert len(parts) > 190
+    assert len({part.schema.metadata[b"narrowed"] for part in parts.values()}) == 1
+    held = {}
+    for shard, part in parts.items():
+        (payload,) = encode_payloads(part)
+        decoded = unpack(decode_payload(payload))
+        held |= dict.fromkeys(to_numpy(decoded.columns["k.key"]).tolist(), shard)
+    expected = [layout.ids[number] for number in shard_of(hashes, len(layout)).tolist()]
+    assert [held[key] for key in keys.to_pylist()] == expected
 
 
 @pytest.mark.parametrize(

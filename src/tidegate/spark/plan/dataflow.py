@@ -274,6 +274,15 @@ class Plan:
         )
 
     @property
+    def used_watermark_files(self) -> tuple[WatermarkFiles, ...]:
+        """The watermark files of all stages whose rows are pre-aggregated."""
+        return tuple(
+            stage.watermark_files
+            for stage in self.stages
+            if stage.watermark_files is not None and stage._combines  # noqa: SLF001 - same class
+        )
+
+    @property
     def _combines(self) -> bool:
         """Whether rows are pre-aggregated before the shuffle."""
         spec, first = self.specs[0], self.inputs[0]

@@ -11,8 +11,10 @@ from tidegate.spark.failures import marks_errors
 from tidegate.spark.plan.dataflow import unpack_output
 from tidegate.spark.query.checkpoint_sync import sync_checkpoint
 from tidegate.spark.sinks.base import PANE_ID, DriverSink, FrameSink, TaskSink
+from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.task_output import BoundSink
 from tidegate.spark.tasks.transport import OUTPUT_SCHEMA, PANES
+from tidegate.spark.tasks.watermark_files import WatermarkFiles
 
 
 @dataclass(frozen=True)
@@ -22,10 +24,16 @@ class Publisher:
     sinks: tuple[BoundSink, ...]
     checkpoint: str | None = None
     """The checkpoint of a stream, whose files are synced before sinks publish."""
+    watermark_files: tuple[WatermarkFiles, ...] = ()
+    """Of the operators whose edges pre-aggregate."""
+    layout: ShardLayout | None = None
 
     @marks_errors
     def __call__(self, packed: DataFrame, batch: int) -> None:
         """Publish a batch; Spark Connect calls this in another process."""
+        if self.layout is not None:
+            for files in self.watermark_files:
+                files.gather(batch, self.layout)
         self.publish(packed, batch)
 
     def publish(self, packed: DataFrame, batch: int) -> None:

@@ -96,7 +96,8 @@ def start(
     )
     late = late if late is not None else parquet(_late_folder(checkpoint))
     sinks = {PANES: to, LATE: late, METRICS: metrics}
-    publisher = Publisher(_bind_sinks(plan, metadata, sinks, checkpoint), checkpoint)
+    bound = _bind_sinks(plan, metadata, sinks, checkpoint)
+    publisher = Publisher(bound, checkpoint, plan.used_watermark_files, metadata.layout)
     outputs = {output: sink.place() for output, sink in sinks.items() if sink is not None}
     settings = {
         PARTITIONS: str(metadata.layout.partitions),

@@ -179,8 +179,8 @@ class _Packer:
             for shard in edge.layout.ids
         ]
         table, combined = self._pre_aggregate(table, clock)
-        for shard, frame in split_frame(combined, edge.layout):
-            rows += [self._row(shard, COMBINED, one) for one in encode_payloads(pack(frame))]
+        for shard, part in split_frame(combined, edge.layout):
+            rows += [self._row(shard, COMBINED, payload) for payload in encode_payloads(part)]
         for shard, part in split_table(table, edge.input.key, edge.layout):
             rows += [self._row(shard, ROWS, payload) for payload in encode_payloads(part)]
         for shard, part in split_table(refused, edge.input.key, edge.layout):
@@ -252,14 +252,18 @@ def split_table(
         yield shard, ordered.slice(low, high - low)
 
 
-def split_frame(frame: Frame, layout: ShardLayout) -> Iterator[tuple[int, Frame]]:
-    """The rows of each shard in a frame with key hashes, in their order."""
+def split_frame(frame: Frame, layout: ShardLayout) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each shard in a frame with key hashes, in their order, as encoded tables.
+
+    The frame is encoded as a whole: with a thousand shards, that of each shard would cost more than
+    everything else that a task does.
+    """
     if not len(frame):
         return
     order, slices = _order_by_shard(frame.ints("key_hash"), layout)
-    ordered = frame.take(order)
+    encoded = pack(frame.take(order))
     for shard, low, high in slices:
-        yield shard, ordered.slice(low, high)
+        yield shard, encoded.slice(low, high - low)
 
 
 def _order_by_shard(
