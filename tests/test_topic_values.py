@@ -133,6 +133,9 @@ def test_csv_values_are_lines_in_the_order_of_the_schema() -> None:
     assert problems(found).keys() == {2, 3, 4, 5}
     assert "2 cells instead of 3" in problems(found)[2]
     assert "`n` should be int64, got 'x'" in problems(found)[4]
+    other = problems(decode("csv", [b"a,1,\nb,2,", b"\n"]))
+    assert "several lines instead of one" in other[0]
+    assert "empty" in other[1]
     piped = decode("csv", [b"ann|1|"], delimiter="|")
     assert rows(piped) == [("ann", 1)]
 
@@ -171,6 +174,9 @@ def test_avro_records_have_the_types_of_their_schema(schema_id: int | None) -> N
     found = decode("avro", [good[0], *bad, good[1]], schema, **options)
     assert problems(found).keys() == {1, 2, 3, 4, 5}
     assert rows(found)[-1] == (None, 2)
+    short = json.dumps({**AVRO, "fields": [{"name": "x", "type": "double"}]})
+    only = arrow_schema_of(parse_avro_schema(short))
+    assert "0x" not in problems(decode("avro", [b"\1"], only, text=short))[0], "not in a replay"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +243,7 @@ def test_raw_values_are_bytes_or_text(kind: pa.DataType) -> None:
 
 
 def test_an_offset_comes_back_from_its_document() -> None:
-    offset = TopicOffset({("a-b", 0): 5, ("a", 11): 7}, {("a", 11): 3}, 99)
+    offset = TopicOffset({("a-b", 0): 5, ("a", 11): 7}, {("a", 11): 3}, 99, {"a": "3naxXN1t"})
     assert TopicOffset.from_dict(json.loads(json.dumps(offset.to_dict()))) == offset
     before = TopicOffset({("a-b", 0): 2})
     assert offset.ranges_after(before) == [

@@ -122,12 +122,14 @@ def test_batches_are_limited_and_new_partitions_join_at_their_first_message(
     plan = planner(clients, topic)
     start = plan.start()
     first = plan.next(start, 5, 6)
-    assert first == TopicOffset({(topic, 0): 4, (topic, 1): 2}, {}, 5)
+    ids = {topic: start.ids[topic]}
+    assert first == TopicOffset({(topic, 0): 4, (topic, 1): 2}, {}, 5, ids)
     kafka.add_partitions(topic, 3)
     kafka.produce(topic, [{"value": "x", "partition": 2}])
     # A step back of the clock has no effect.
     second = plan.next(first, 3)
-    assert second == TopicOffset({(topic, 0): 10, (topic, 1): 2, (topic, 2): 1}, {(topic, 2): 0}, 5)
+    positions = {(topic, 0): 10, (topic, 1): 2, (topic, 2): 1}
+    assert second == TopicOffset(positions, {(topic, 2): 0}, 5, ids)
     assert second.ranges_after(first) == [
         OffsetRange((topic, 0), 4, 10),
         OffsetRange((topic, 2), 0, 1),
@@ -191,6 +193,21 @@ def test_deleted_messages_are_an_error_or_one_late_row(
     with pytest.raises(InputError, match="does not exist any more"):
         planner(clients, topic).next(gone, 0)
     assert planner(clients, topic, skips_lost=True).next(gone, 0) is gone
+
+
+def test_a_topic_that_was_created_again_is_refused_though_it_is_as_long(
+    kafka: KafkaBroker, clients: TopicClients
+) -> None:
+    topic = kafka.create_topic("direct-again", 1)
+    kafka.produce(topic, [{"value": "old"} for _ in range(3)])
+    plan = planner(clients, topic, skips_lost=True)
+    at = plan.next(plan.start(), 0)
+    assert TopicOffset.from_dict(at.to_dict()) == at
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic, 1)
+    kafka.produce(topic, [{"value": "new"} for _ in range(5)])
+    with pytest.raises(InputError, match=f"`{topic}` was created again.*new checkpoint"):
+        plan.next(at, 0)
 
 
 def test_topics_and_options_that_do_not_exist(kafka: KafkaBroker, clients: TopicClients) -> None:

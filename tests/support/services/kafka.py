@@ -82,6 +82,15 @@ class KafkaBroker:
                 raise RuntimeError(f"the topic {name} was made, but the broker does not know it")
         return name
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and return when the broker has forgotten it."""
+        admin = self._admin()
+        admin.delete_topics([name])[name].result(30)
+        deadline = time.monotonic() + 30
+        while name in admin.list_topics(timeout=10).topics:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the topic {name} was deleted, and the broker still knows it")
+
     def add_partitions(self, topic: str, total: int) -> None:
         """Give a topic as many partitions."""
         from confluent_kafka.cimpl import NewPartitions

@@ -60,11 +60,7 @@ class CsvDialect:
                     }
                 )
                 continue
-            why = (
-                "not UTF-8"
-                if len(cells) == len(names)
-                else f"{len(cells)} cells instead of {len(names)}"
-            )
+            why = _problem(line, len(cells), len(names))
             problems[len(rows)] = describe(len(rows), why, line)
             rows.append({})
         known = pa.schema([(name, pa.string()) for name in names if name in schema.names])
@@ -107,3 +103,12 @@ class CsvDialect:
             escape_char=self.escape or False,
         )
         return arrow_csv.read_csv(io.BytesIO(data), read, parse, convert)
+
+
+def _problem(line: bytes, cells: int, wanted: int) -> str:
+    """Why a line is malformed."""
+    if cells == wanted:
+        return "not UTF-8"
+    if b"\n" in line.rstrip(b"\r\n"):
+        return "several lines instead of one"
+    return f"{cells} cells instead of {wanted}" if line.strip() else "empty"

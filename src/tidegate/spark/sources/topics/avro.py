@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ _LOGICAL: dict[str, pa.DataType] = {
 _DAMAGED = (ArithmeticError, EOFError, LookupError, TypeError, ValueError, struct.error)
 _UNFIT = (*UNREADABLE, ValueError, TypeError, OverflowError)
 _HEADER = struct.Struct(">bI")
+_ADDRESS = re.compile(r"<[\w.]+ object at 0x[0-9a-f]+>")
 
 
 def parse_avro_schema(text: str | Mapping[str, Any]) -> Any:
@@ -176,7 +178,7 @@ class AvroValues(ValueDecoder):
                 if stream.tell() < len(value):
                     raise ValueError(f"{len(value) - stream.tell()} bytes follow the record")
             except _DAMAGED as error:
-                problems[row] = describe(row, str(error) or type(error).__name__, value)
+                problems[row] = describe(row, _reason(error), value)
                 found = {}
             rows.append(found)
         table = self._to_table(rows, problems, lambda row, why: describe(row, why, values[row]))
@@ -212,6 +214,11 @@ class AvroValues(ValueDecoder):
             raise ValueError(
                 f"its header should be that of schema {self.schema_id}, got {header.hex()}"
             )
+
+
+def _reason(error: Exception) -> str:
+    """The text of an error, without the address of an object: a replay must give the same."""
+    return _ADDRESS.sub("the message", str(error)) or type(error).__name__
 
 
 def _require_fastavro() -> None:

@@ -76,8 +76,8 @@ class TopicClients(Clients):
                 " Hint: security.protocol, sasl.mechanism, ssl.ca.location"
             ) from error
 
-    def places(self, topics: Sequence[str]) -> list[Place]:
-        """The partitions of topics."""
+    def describe(self, topics: Sequence[str]) -> TopicsFound:
+        """The partitions of topics, and the ids that brokers gave the topics."""
         from confluent_kafka import TopicCollection
 
         # Unlike a request for the metadata of a topic, this one never creates it.
@@ -89,11 +89,15 @@ class TopicClients(Clients):
 
         with self.translated_errors(f"list the partitions of {', '.join(topics)}"):
             found = described()
-        return [
-            (topic, number)
-            for topic in topics
-            for number in sorted(one.id for one in found[topic].partitions)
-        ]
+        ids = {topic: str(found[topic].topic_id) for topic in topics}
+        return TopicsFound(
+            [
+                (topic, number)
+                for topic in topics
+                for number in sorted(one.id for one in found[topic].partitions)
+            ],
+            {topic: one for topic, one in ids.items() if one.strip("A")},
+        )
 
     def read_ends(self, places: Sequence[Place]) -> dict[Place, int]:
         """The ends of partitions as far as this source reads them."""
@@ -117,6 +121,15 @@ class TopicClients(Clients):
         ends = self.read_ends(places)
         at = {(one.topic, one.partition): one.offset for one in found}
         return {place: at[place] if at[place] >= 0 else ends[place] for place in places}
+
+
+@dataclass(frozen=True)
+class TopicsFound:
+    """What exists of the topics of a source."""
+
+    places: list[Place]
+    ids: dict[str, str]
+    """The id of each topic, which a topic of the same name does not share; none of old brokers."""
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ class TopicOffset:
     """The first offsets of the partitions that are new in the batch."""
     clock: int = 0
     """The clock when the batch was planned, in microseconds; a replay has the same."""
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the topics: positions are those of topics with these ids."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -59,6 +61,7 @@ class TopicOffset:
             "clock": self.clock,
             "positions": _by_topic(self.positions),
             "joined": _by_topic(self.joined),
+            "ids": dict(self.ids),
         }
 
     @classmethod
@@ -70,7 +73,10 @@ class TopicOffset:
             )
         with damage_in("an offset of a direct Kafka source"):
             return cls(
-                _by_place(document["positions"]), _by_place(document["joined"]), document["clock"]
+                _by_place(document["positions"]),
+                _by_place(document["joined"]),
+                document["clock"],
+                dict(document["ids"]),
             )
 
     def ranges_after(self, start: TopicOffset) -> list[OffsetRange]:

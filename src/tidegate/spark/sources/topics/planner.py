@@ -82,13 +82,14 @@ class TopicPlanner:
     ) -> None:
         self._clients, self._topics, self._starting = clients, topics, starting
         self._skips_lost = skips_lost
-        self._frozen: dict[Place, int] | None = None
+        self._frozen: tuple[dict[Place, int], dict[str, str]] | None = None
 
     def start(self) -> TopicOffset:
         """The start offset of a query."""
-        places, starting = self._clients.places(self._topics), self._starting
+        known, starting = self._clients.describe(self._topics), self._starting
+        places = known.places
         if starting.time is not None:
-            return TopicOffset(self._clients.offsets_at(places, starting.time))
+            return TopicOffset(self._clients.offsets_at(places, starting.time), ids=known.ids)
         given = dict(starting.offsets)
         if unknown := sorted(given.keys() - {*places}):
             raise InputError(
@@ -103,7 +104,7 @@ class TopicPlanner:
             found |= self._clients.first_offsets(firsts)
         if lasts:
             found |= self._clients.read_ends(lasts)
-        return TopicOffset(found)
+        return TopicOffset(found, ids=known.ids)
 
     def freeze(self) -> None:
         """Ignore messages that arrive from now on."""
@@ -111,8 +112,8 @@ class TopicPlanner:
 
     def next(self, start: TopicOffset, clock: int, most: int | None = None) -> TopicOffset:
         """The end of the next batch, of at most `most` messages; `start` if there is none."""
-        ends = self._ends() if self._frozen is None else self._frozen
-        self._check(start, ends)
+        ends, ids = self._ends() if self._frozen is None else self._frozen
+        self._check(start, ends, ids)
         joined = [place for place in ends if place not in start.positions]
         firsts = self._clients.first_offsets(joined) if joined else {}
         begun = {place: start.positions.get(place, firsts.get(place, 0)) for place in ends}
@@ -125,13 +126,23 @@ class TopicPlanner:
             {**start.positions, **moved},
             {place: first for place, first in firsts.items() if place in moved},
             max(clock, start.clock),
+            {**start.ids, **ids},
         )
 
-    def _ends(self) -> dict[Place, int]:
-        return self._clients.read_ends(self._clients.places(self._topics))
+    def _ends(self) -> tuple[dict[Place, int], dict[str, str]]:
+        """The ends of the partitions, and the ids of the topics."""
+        found = self._clients.describe(self._topics)
+        return self._clients.read_ends(found.places), found.ids
 
-    def _check(self, start: TopicOffset, ends: Mapping[Place, int]) -> None:
-        """Refuse partitions that were created again, and missing ones if messages may be lost."""
+    def _check(self, start: TopicOffset, ends: Mapping[Place, int], ids: Mapping[str, str]) -> None:
+        """Refuse topics that were created again, and missing partitions unless `lost` allows."""
+        for topic, now in ids.items():
+            before = start.ids.get(topic, now)
+            if now != before:
+                raise InputError(
+                    f"the topic `{topic}` was created again: the query has read the one with id"
+                    f" {before}, and this one has id {now}. Hint: start with a new checkpoint"
+                )
         for place, at in start.positions.items():
             name = partition_name(place)
             if place not in ends and place[0] in self._topics and not self._skips_lost:
