@@ -7,13 +7,16 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench import kafka, per_key, spark, streams, watermarks
 from bench.cases import FULL, Measured
 from bench.kernel import CASES
 from bench.nexmark import racing as nexmark
+from bench.scaling import growth, operators, report
+from bench.scaling.model import Model
 from bench.spark_sides import FILES_A_BATCH, OURS, WARM
 
 _RACE = ("events", "cases", "keys", "files", "warm", "cores", "memory", "ours", "profile")
@@ -25,6 +28,8 @@ _OPTIONS = {
     "kafka": (*_RACE, "brokers"),
     "streams": ("events", "brokers"),
     "nexmark": ("events", "cases", "cores", "memory"),
+    "scaling": ("events", "memory", "embedded"),
+    "growth": ("events", "memory", "embedded", "plot"),
 }
 """The areas, and the options that apply to each."""
 _RACES = {"spark": spark.CASES, "joins": spark.JOINS, "kafka": kafka.CASES}
@@ -49,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.part == "streams":
         _streams(options.events or streams.EVENTS, options.brokers, as_json=options.json)
         return 0
-    if options.part == "nexmark":
-        _nexmark(options)
+    if options.part in _OTHERS:
+        _OTHERS[options.part](options)
         return 0
     events = options.events or FULL
     if options.part == "watermarks":
@@ -109,6 +114,30 @@ def _nexmark(options: argparse.Namespace) -> None:
         print(json.dumps(raced.to_dict()) if options.json else nexmark.line(raced), flush=True)
 
 
+def _scaling(options: argparse.Namespace) -> None:
+    share = (options.events or operators.FULL) / operators.FULL
+    given = list(report.samples(share, options.memory or "4g", embedded=options.embedded))
+    model = Model.fitted(given)
+    found: Iterable[Any] = report.to_dicts(model, given) if options.json else report.lines(model)
+    for line in found:
+        print(json.dumps(line) if options.json else line, flush=True)
+
+
+def _growth(options: argparse.Namespace) -> None:
+    share = (options.events or operators.FULL) / operators.FULL
+    found = []
+    if not options.json:
+        print(growth.HEAD)
+    for sample in growth.samples(share, options.memory or "4g", embedded=options.embedded):
+        found.append(sample)
+        print(json.dumps(sample.to_dict()) if options.json else growth.line(sample), flush=True)
+    if options.plot is not None:
+        growth.draw(found, options.plot)
+
+
+_OTHERS = {"nexmark": _nexmark, "scaling": _scaling, "growth": _growth}
+
+
 def _spark(
     options: argparse.Namespace,
     known: Mapping[str, spark.Case],
@@ -156,7 +185,9 @@ def _parser() -> argparse.ArgumentParser:
         f" keys shrinks in proportion (default: {FULL:,}); spark: events of a case (default:"
         f" {spark.FILES * spark.ROWS:,}); joins: events of each side (default:"
         f" {spark.FILES * spark.JOINED_ROWS:,}); streams: events per turn (default:"
-        f" {streams.EVENTS:,}); nexmark: events of all kinds (default: {nexmark.EVENTS:,})"
+        f" {streams.EVENTS:,}); nexmark: events of all kinds (default: {nexmark.EVENTS:,});"
+        f" scaling, growth: rows of a delivery, with the other numbers in proportion (default:"
+        f" {operators.FULL:,})"
     )
     parser.add_argument("--events", type=_positive, metavar="N", help=smaller)
     cases = f"kernel: run only this case; repeatable: {', '.join(CASES)}"
@@ -193,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"{both}, nexmark: number of cores (default: all)",
     )
-    memory = f"{both}, nexmark: memory of Spark's JVM (default: 8g)"
+    memory = f"{both}, nexmark: memory of Spark's JVM (default: 8g); scaling, growth (default: 4g)"
     parser.add_argument("--memory", metavar="SIZE", help=memory)
     parser.add_argument(
         "--brokers",
@@ -205,6 +236,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help=f"{both}: run only Tidegate, without the equality check and the ratio",
     )
+    parser.add_argument(
+        "--embedded", action="store_true", help="scaling, growth: only what needs no Spark session"
+    )
+    picture = "growth: draw a picture, such as docs/images/growth.svg"
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=picture)
     parser.add_argument(
         "--profile",
         action="store_true",

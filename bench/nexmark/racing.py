@@ -16,6 +16,7 @@ from typing import Any
 from bench.nexmark import answers, flink_job, generator
 from bench.nexmark.queries import DELAY, QUERIES, Query
 from bench.nexmark.spark_job import FILES_A_BATCH
+from bench.spark_usage import Usage
 from tidegate.errors import SetupError, SpecError
 
 EVENTS, FILES = 12_000_000, 24
@@ -36,6 +37,8 @@ class Raced:
     events: int
     seconds: dict[str, float]
     """Seconds from the start of the query to its end, by side."""
+    processor: dict[str, float]
+    """Processor seconds of all processes of a side, with their start; empty without /proc."""
     checked: int | None
     """Number of rows of complete windows that were equal on all sides; None on the clock."""
 
@@ -52,6 +55,7 @@ class Raced:
             "rocksdb_ratio": self.ratio(ROCKSDB),
             "rocksdb_aim": AIMS[ROCKSDB],
             "seconds": self.seconds,
+            "processor_seconds": self.processor,
             "events": self.events,
             "events_per_second": {
                 side: self.events / seconds for side, seconds in self.seconds.items()
@@ -131,16 +135,18 @@ def _raced(
         "files_per_batch": FILES_A_BATCH,
     }
     say(f"{query.name}: {OURS}")
-    seconds = {OURS: _run([sys.executable, "-m", "bench.nexmark.spark_job", json.dumps(job)])}
+    processor: dict[str, float] = {}
+    command = [sys.executable, "-m", "bench.nexmark.spark_job", json.dumps(job)]
+    seconds = {OURS: _run(OURS, command, processor)}
     found = {OURS: answers.of_tidegate(query, output / "tidegate")}
     if flink is not None:
         for side in AIMS:
             say(f"{query.name}: {side}")
             place = output / side.replace(" ", "-")
             text = json.dumps(_flink_job(query, folder, place, side, cores))
-            seconds[side] = _run([flink, flink_job.__file__, text])
+            seconds[side] = _run(side, [flink, flink_job.__file__, text], processor)
             found[side] = answers.of_flink(query, place / "answers")
-    return Raced(query, events, seconds, _checked(query, found, events))
+    return Raced(query, events, seconds, processor, _checked(query, found, events))
 
 
 def _flink_job(query: Query, folder: Path, place: Path, side: str, cores: int) -> dict[str, Any]:
@@ -183,13 +189,16 @@ def _checked(query: Query, found: dict[str, list[answers.Row]], events: int) -> 
     return len(rows[OURS])
 
 
-def _run(command: list[str]) -> float:
+def _run(side: str, command: list[str], processor: dict[str, float]) -> float:
     """Run a job in a process and return the seconds that it reports in its last line."""
-    done = subprocess.run(  # noqa: S603 - this program itself
-        command, cwd=_ROOT, capture_output=True, text=True, errors="replace", check=False
-    )
+    with Usage() as usage:
+        done = subprocess.run(  # noqa: S603 - this program itself
+            command, cwd=_ROOT, capture_output=True, text=True, errors="replace", check=False
+        )
     lines = done.stdout.splitlines()
     if done.returncode != 0 or not lines:
         output = "\n".join([*lines, *done.stderr.splitlines()][-_LINES:])
         raise SetupError(f"a benchmark process exited with status {done.returncode}:\n{output}")
+    if usage.samples:
+        processor[side] = round(usage.seconds_between(float("-inf"), float("inf")), 2)
     return float(json.loads(lines[-1])["seconds"])
