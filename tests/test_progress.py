@@ -17,10 +17,11 @@ SHARDS_OF_QUERY = 4
 class Report:
     """Spark's report of a batch."""
 
-    def __init__(self, batch: int, shards: int = 0, **observed: int) -> None:
+    def __init__(self, batch: int, shards: int = 0, *, ran: bool = True, **observed: int) -> None:
+        """`ran`: whether the batch has run; else it is the next one, and none was due."""
         self.batchId = batch
         self.processedRowsPerSecond = 0.0
-        self.durationMs = {"triggerExecution": 5}
+        self.durationMs = {"triggerExecution": 5, **({"addBatch": 3} if ran else {})}
         self.timestamp = f"2025-01-01T00:00:{batch:02d}Z"
         self.stateOperators: list[Any] = []
         whole: dict[str, int | None] = dict.fromkeys(
@@ -75,10 +76,38 @@ def test_after_a_restart_the_first_idle_batch_knows_the_state():
 
 def test_one_report_is_enough_where_the_one_before_is_known():
     found = log()
-    assert found.last(BUSY) is None, "the reports before it were not read"
-    found.read([BUSY])
+    assert found.last(BUSY, lambda: [BUSY]) is not None
     for batch in range(1, 60):
-        last = found.last(Report(batch))
+        last = found.last(Report(batch), list)
         assert last is not None
         assert last.counts["windows_open"] == 5
-    assert found.last(Report(70)) is None, "Spark has dropped the ones between"
+    assert found.last(Report(70), list) is None, "Spark has dropped the ones between"
+
+
+def test_a_report_without_a_batch_does_not_hide_the_batch_of_that_number():
+    found, idle = log(), Report(0, ran=False)
+    assert found.last(idle, lambda: [idle]) is None
+    assert found.read([idle]) == []
+    first = found.last(BUSY, lambda: [idle, BUSY])
+    assert first is not None
+    assert (first.batch_id, first.counts["events"], first.watermark) == (0, 7, 10)
+    waits = Report(1, ran=False)
+    waits.timestamp = "2025-01-01T00:00:30Z"
+    last = found.last(waits, lambda: [idle, BUSY, waits])
+    assert last is not None
+    assert (last.batch_id, last.counts["windows_open"]) == (0, 5)
+    assert last.watermark_lag_seconds == pytest.approx(1735689630, abs=1), "the lag grows"
+    assert [one.batch_id for one in found.read([idle, BUSY, waits])] == [0]
+
+
+def test_a_checkpoint_that_has_the_first_batch_already_counts_it_once():
+    part = Report(3, 1, windows_open=1, windows_open_change=-2, watermark=12)
+    (found,) = log(stored()).read([part])
+    assert found.counts["windows_open"] == 5
+
+
+def test_after_a_restart_the_progress_before_the_first_batch_is_that_of_the_checkpoint():
+    waits = Report(4, ran=False)
+    found = log(stored()).last(waits, lambda: [waits])
+    assert found is not None
+    assert (found.batch_id, found.counts["windows_open"], found.watermark) == (3, 5, 10)

@@ -148,11 +148,10 @@ class Query:
         Counts are of that batch; sizes and instants of a batch without rows are those before it.
         """
         # Spark sends a hundred reports as text if it is asked for all of them.
-        last = None if self._query is None else self._query.lastProgress
-        if last is not None and (known := self._progress_log.last(last)) is not None:
-            return known
-        found = self.recent_progress
-        return found[-1] if found else None
+        query = self._query
+        if query is None or (last := query.lastProgress) is None:
+            return None
+        return self._progress_log.last(last, lambda: query.recentProgress)
 
     @property
     def recent_progress(self) -> list[Progress]:

@@ -75,37 +75,51 @@ class ProgressLog:
         self._known: dict[int, Progress] = {}
 
     def read(self, reports: Iterable[Any]) -> list[Progress]:
-        """The progress of these reports, the oldest first."""
-        found = []
-        for report in reports:
+        """The progress of the batches among these reports, the oldest first."""
+        found: list[Progress] = []
+        ran = [report for report in reports if _has_run(report)]
+        for report in ran:
             number = int(report.batchId)
             known = self._known.get(number)
             if known is None:
-                known = self._filled(report, self._known.get(number - 1))
+                before = self._known.get(number - 1) or self._base(ran)
+                known = self._filled(report, before or Progress(-1, 0.0, {}))
                 self._known[number] = known
             found.append(known)
         # Spark keeps the last hundred.
         self._known = {one.batch_id: one for one in found}
         return found
 
-    def last(self, report: Any) -> Progress | None:
-        """The progress of the last report; None if it depends on reports that were not read."""
+    def last(self, report: Any, reports: Callable[[], Iterable[Any]]) -> Progress | None:
+        """The progress of the last batch, from the last report; None before the first batch.
+
+        `reports` returns all reports that Spark keeps, for those before the last one that were not
+        read. A report without a batch moves the clock.
+        """
         number = int(report.batchId)
+        if not _has_run(report):
+            before = self._known.get(number - 1) or self._newest(reports()) or self._base(())
+            return before and dataclasses.replace(
+                before, clock=_latest(before.clock, instant(report.timestamp))
+            )
         if number not in self._known:
             before = self._known.get(number - 1)
             if before is None:
-                return None
+                return self._newest(reports())
             self._known = {
                 one: known for one, known in self._known.items() if one > number - _KEPT
             } | {number: self._filled(report, before)}
         return self._known[number]
 
-    def _filled(self, report: Any, before: Progress | None) -> Progress:
+    def _newest(self, reports: Iterable[Any]) -> Progress | None:
+        found = self.read(reports)
+        return found[-1] if found else None
+
+    def _filled(self, report: Any, known: Progress) -> Progress:
         observed = _observed(report.observedMetrics.get("tidegate"))
         found = read_progress(report)
         if int(observed.get(metrics.SHARDS) or 0) >= self._shards:
             return found
-        known = self._base() if before is None else before
         gauges = {
             name: known.counts.get(name, 0) + int(observed.get(change) or 0)
             for name, change in zip(metrics.GAUGES, metrics.CHANGES, strict=True)
@@ -118,19 +132,37 @@ class ProgressLog:
             clock=_latest(found.clock, instant(report.timestamp)),
         )
 
-    def _base(self) -> Progress:
-        """What was known before the first report: the state of the checkpoint, or nothing."""
+    def _base(self, reports: Iterable[Any]) -> Progress | None:
+        """What was known before the first of these reports: the state of the checkpoint without
+        their changes, if it has one.
+        """
         status = self._stored()
         if status is None:
-            return Progress(-1, 0.0, {})
+            return None
+        batch = -1 if status.batch is None else status.batch
+        counts = dict.fromkeys(metrics.COUNTERS, 0)
+        counts.update({name: getattr(status, name) for name in metrics.GAUGES})
+        for report in reports:
+            if int(report.batchId) <= batch:
+                changed = _observed(report.observedMetrics.get("tidegate"))
+                for name, change in zip(metrics.GAUGES, metrics.CHANGES, strict=True):
+                    counts[name] -= int(changed.get(change) or 0)
         return Progress(
-            -1,
+            batch,
             0.0,
             {},
-            counts={name: getattr(status, name) for name in metrics.GAUGES},
+            counts=counts,
             watermark=status.watermark,
             newest_event=status.newest_event,
         )
+
+
+def _has_run(report: Any) -> bool:
+    """Whether a report is about a batch that ran.
+
+    While no batch is due, Spark reports the next one again and again, under its number.
+    """
+    return "addBatch" in report.durationMs
 
 
 def _latest(one: int | None, other: int | None) -> int | None:
