@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from typing import Any
 
@@ -19,8 +20,9 @@ from support.known_history import (
     panes,
     rows,
 )
+from tidegate.instants import MAX
 from tidegate.operators.history.facts import History
-from tidegate.operators.history.question import parse_key, question
+from tidegate.operators.history.question import parse_key, parse_range, question
 
 
 def stream() -> tg.Stream:
@@ -149,6 +151,76 @@ def test_the_global_window_is_open_until_the_input_ends():
 def test_keys_of_the_command_line(texts: list[str], key: dict[str, Any]):
     schema = pa.schema([("user", pa.string()), ("nr", pa.int64())])
     assert parse_key(texts, schema) == key
+
+
+NOON, LATER = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC), dt.datetime(2026, 3, 1, 13, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds"),
+    [
+        ("2026-03-01T12:00:00Z/2026-03-01T13:00:00Z", (NOON, LATER)),
+        ("[2026-03-01T12:00:00Z, 2026-03-01T13:00:00Z)", (NOON, LATER)),
+        ("2026-03-01 12:00:00+00:00 - 2026-03-01 13:00:00+00:00", (NOON, LATER)),
+        ("2026-03-01 12:00 to 2026-03-01 14:00+01:00", (NOON, LATER)),
+        ("2026-03-01 12:00", (NOON, None)),
+        ("2026-03-01 12:00 UTC", (NOON, None)),
+        ("2026-03-01T12:00Z/", (NOON, MAX)),
+        ("0", (0, None)),
+        ("0/10", (0, 10)),
+        ("[-5,10)", (-5, 10)),
+        ("", (None, None)),
+    ],
+)
+def test_windows_as_people_type_them(text: str, bounds: tuple[object, object]):
+    assert parse_range(text) == bounds
+
+
+def test_a_time_of_day_is_of_today():
+    low, high = parse_range("9:30:05")
+    assert isinstance(low, dt.datetime)
+    assert (f"{low:%H:%M:%S}", low.tzinfo, high) == ("09:30:05", dt.UTC, None)
+    assert abs(dt.datetime.now(dt.UTC) - low) <= dt.timedelta(days=1)
+
+
+def test_a_window_from_zero_is_not_all_windows():
+    op = tg.stream(key="user").window(tg.tumbling(2, axis="ordinal")).aggregate(n=tg.count())
+    running = op.embedded(now=at(0))
+    running.add_messages([{"user": "a"}] * 5, now=at(1))
+    assert running.why(*question("a", "0", pa.schema([("user", pa.string())]))).windows == ((0, 2),)
+
+
+@pytest.mark.parametrize(
+    ("axis", "complete", "waits"),
+    [
+        ("clock", "the clock has reached the end", "it waits until the clock reaches"),
+        ("offset", "all offsets of the window have arrived", "until all offsets below 4 have"),
+        ("ordinal", "all messages of the window have arrived", "until 1 more message of"),
+    ],
+)
+def test_windows_off_event_time_are_complete_by_their_axis(axis: str, complete: str, waits: str):
+    size = "2 seconds" if axis == "clock" else 2
+    pipeline = tg.stream(key="user", offset="o" if axis == "offset" else None)
+    op = pipeline.window(tg.tumbling(size, axis=axis)).aggregate(n=tg.count()).embedded(now=at(0))
+    for n in range(3):
+        op.add_messages([{"user": "a", "o": n}], now=at(n))
+    op.timeout(at(2))
+    text = str(op.why("a"))
+    first = next(line for line in text.splitlines() if "On-time pane" in line)
+    assert complete in first
+    assert waits in text
+    assert "watermark" not in text
+    op.finish()
+    assert "the input ended" in str(op.why("a"))
+
+
+def test_a_window_with_the_default_trigger_waits_for_the_watermark_alone():
+    op = stream().window(tg.tumbling("10 seconds")).aggregate(n=tg.count()).embedded(now=at(0))
+    op.add_messages(message(1), now=at(1))
+    (window,) = op.why("a").open
+    assert window.waits is not None
+    assert (window.waits.clock, window.waits.watermark) == (None, at(10))
+    assert "clock" not in str(op.why("a"))
 
 
 def test_a_key_of_the_page_may_hold_commas():

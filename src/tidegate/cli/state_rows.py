@@ -31,6 +31,7 @@ def selected(
     if key is not None:
         asked["key"] = parse_key(key, found.key_schema(operator))
     start, end = parse_range(window)
+    end = start if end is None else end
     if isinstance(found.spec(operator), JoinSpec):
         return {side: found.messages(start, end, side=side, **asked) for side in SIDES}
     tables = {

@@ -25,12 +25,7 @@ def why(
         warnings.simplefilter("always", RuntimeWarning)
         warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
         history = QueryHistory(location)
-        low, high = parse_range(window)
-        found = history.why(
-            parse_key(key or [], history.key_schema(operator)),
-            low,
-            high if window is not None and "/" in window else None,
-            operator=operator,
-        )
+        chosen = parse_key(key or [], history.key_schema(operator))
+        found = history.why(chosen, *parse_range(window), operator=operator)
     print(json.dumps(found.to_dict()) if as_json else found)
     return 0

@@ -294,6 +294,11 @@ def contains_refire(trigger: Trigger) -> bool:
     )
 
 
+def needs_all(trigger: Trigger) -> bool:
+    """Whether a part of the trigger waits for all of its own parts."""
+    return isinstance(trigger, AfterAll) or any(map(needs_all, trigger.children))
+
+
 def after_watermark(*, early: Trigger | None = None, late: Trigger | None = None) -> AfterWatermark:
     """One pane when the window is complete, `early` panes before it and `late` panes after it."""
     return AfterWatermark(early, late)

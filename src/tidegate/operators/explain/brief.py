@@ -11,6 +11,8 @@ from tidegate.spec.operator import AggregateSpec, Input
 from tidegate.spec.short_repr import short_repr
 from tidegate.spec.triggers import AfterWatermark, Policy
 from tidegate.spec.watermarks import Watermarks
+from tidegate.spec.windows import Axis
+from tidegate.units import many
 
 _BOUNDS = {"within": ("before", "after"), "as_of": ("tolerance",)}
 """Time bounds of a join that are shown."""
@@ -43,14 +45,31 @@ def window_text(window: Mapping[str, Any]) -> str:
             if window[name] is not None
         ]
         return " ".join([str(window["type"]).replace("_", " "), *ends])
+    axis = window.get("axis", "event_time")
     spans = [
-        f"{name} {format_duration(window[name])}"
-        for name in ("size", "slide", "gap")
-        if isinstance(window.get(name), int)
+        f"{name} {many(span, 'message') if axis in _COUNTED else format_duration(span)}"
+        for name in ("size", "slide", "step", "gap")
+        if isinstance(span := window.get(name), int)
     ]
-    return " ".join(
-        [str(window["type"]), *(spans if window.get("axis") in ("event_time", "clock") else [])]
-    )
+    named = {
+        "calendar": lambda: [many(window["n"], window["unit"]), f"in {window['zone']}"],
+        "custom": lambda: [f"`{window['name']}`"],
+    }
+    words = [str(window["type"]).replace("_", " "), *spans]
+    words += named[window["type"]]() if window["type"] in named else []
+    words += [f"gap of `{window['gap_column']}`"] if window.get("gap_column") else []
+    return " ".join([*words, *([] if axis == "event_time" else [_AXES[axis]])])
+
+
+_COUNTED = ("offset", "ordinal")
+_AXES = {"clock": "on the clock", "offset": "on offsets", "ordinal": "of each key"}
+_COMPLETION = {
+    "event_time": "the watermark reaches the end of the window",
+    "clock": "the clock reaches the end of the window",
+    "offset": "all offsets of the window have arrived",
+    "ordinal": "the key has all messages of the window",
+}
+"""What completes a window, by axis."""
 
 
 def brief(spec: Upstream) -> str:
@@ -84,11 +103,12 @@ def fields(spec: Upstream) -> list[tuple[str, str]]:
 
 def described_aggregate(spec: AggregateSpec) -> str:
     """An aggregation in words: what it reads, when panes fire, and when state is freed."""
-    lines = [f"Input: {_input(given)}." for given in spec.inputs]
+    is_watched = spec.window.axis is Axis.EVENT_TIME
+    lines = [f"Input: {_input(given, is_watched=is_watched)}." for given in spec.inputs]
     lines.append(f"Windows: {window_text(spec.window.to_dict())}.")
     lines += _firing(spec)
     lines.append(f"Mode: {spec.mode}; {_MODES[spec.mode]}.")
-    lines.append(_late(spec))
+    lines.append(_late(spec) if is_watched else "Late rows: none; no row is late on this axis.")
     columns = ", ".join(f"{name} = {short_repr(one)}" for name, one in spec.aggregates)
     lines.append(f"Columns: {columns}.")
     if spec.retention:
@@ -117,22 +137,29 @@ _SPANS = {
 """The durations of watermarks, and the words before them."""
 
 
-def _input(given: Input) -> str:
-    key = f"key {', '.join(given.key)}" if given.key else "no key"
-    split = f", partitions by {given.partition}" if given.partition is not None else ""
-    return f"time {given.time}, {key}{split}; watermark {_watermark(given.watermark)}"
+def _input(given: Input, *, is_watched: bool) -> str:
+    """The columns of an input; `is_watched`: whether windows follow its watermark."""
+    columns = [
+        *([f"time {given.time}"] if given.time is not None else []),
+        f"key {', '.join(given.key)}" if given.key else "no key",
+        *([f"partitions by {given.partition}"] if given.partition is not None else []),
+    ]
+    mark = f"; watermark {_watermark(given.watermark)}" if is_watched else ""
+    return f"{', '.join(columns)}{mark}"
 
 
 def _firing(spec: AggregateSpec) -> list[str]:
     trigger = spec.firing
     if not isinstance(trigger, AfterWatermark | Policy):
         return [f"Panes: whenever the trigger `{trigger}` is ready."]
-    lines = ["On-time pane: when the watermark reaches the end of the window."]
+    lines = [f"On-time pane: when {_COMPLETION[str(spec.window.axis)]}."]
     full = trigger.full if isinstance(trigger, Policy) else None
     if full is not None:
         lines[0] = f"{lines[0][:-1]}, or when `{full}` is ready."
     if trigger.early is not None:
         lines.insert(0, f"Early panes: `{trigger.early}`, before the window is complete.")
+    if spec.window.axis is not Axis.EVENT_TIME:
+        return lines
     late = (
         "Late panes: none; later rows of a window are late."
         if trigger.late is None

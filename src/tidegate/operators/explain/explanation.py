@@ -39,13 +39,13 @@ from tidegate.operators.ingest.watermark_tracking import (
 from tidegate.operators.inspection.summary import summary
 from tidegate.operators.progress import late_by_reason
 from tidegate.spec.triggers import (
-    AfterAll,
     AfterCount,
     AfterDelay,
     AfterWatermark,
     EveryElement,
     Policy,
     Trigger,
+    needs_all,
 )
 from tidegate.spec.watermarks import (
     Bounded,
@@ -110,7 +110,7 @@ def explain(operator: WindowedAggregate, *, scans: bool = True) -> Explanation:
         keys_ahead=None if operator.keys is None else len(operator.keys),
         keys=waiting.keys,
         trigger=str(spec.firing),
-        needs_all=_needs_all(spec.firing),
+        needs_all=needs_all(spec.firing),
         closing=spec.options.closing,
         future_tolerance=spec.options.future_tolerance,
         future_reference=spec.options.future_reference,
@@ -247,10 +247,6 @@ def _has_ticks(operator: WindowedAggregate) -> bool:
     return operator.ticks and not (
         unseen and any(isinstance(given.watermark, Lagging) for given in operator.spec.inputs)
     )
-
-
-def _needs_all(trigger: Trigger) -> bool:
-    return isinstance(trigger, AfterAll) or any(_needs_all(part) for part in trigger.children)
 
 
 def _fires_on_elements(trigger: Trigger, *, is_complete: bool) -> bool:

@@ -23,6 +23,7 @@ from tidegate.spec.triggers import (
     Policy,
     Trigger,
 )
+from tidegate.spec.windows import Axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,16 @@ class PaneFacts:
     watermark: int | None
     rows: int | None
     is_last: bool
+    at: int | None = None
+    """The clock."""
+    is_short: bool = False
+    """Whether the window counts messages, and has less than it can hold."""
 
 
 def cause_of(pane: PaneFacts, spec: AggregateSpec | None) -> tuple[str, str]:
     """The cause of a pane, and the part of the trigger that fired, as text."""
+    if spec is not None and spec.window.axis is not Axis.EVENT_TIME and pane.timing == "on_time":
+        return ("end_of_input" if _is_cut(spec.window.axis, pane) else "complete"), ""
     if pane.watermark is None and pane.timing != "early":
         return "end_of_input", ""
     if spec is None:
@@ -56,6 +63,16 @@ def cause_of(pane: PaneFacts, spec: AggregateSpec | None) -> tuple[str, str]:
     if expires and pane.is_last:
         return "expired", ""
     return ("trigger" if late is spec.firing else "late_trigger"), _text(late, pane)
+
+
+def _is_cut(axis: Axis, pane: PaneFacts) -> bool:
+    """Whether a window off event time was incomplete when it fired: the input had ended."""
+    match axis:
+        case Axis.CLOCK:
+            return pane.at is not None and pane.at < pane.end
+        case Axis.OFFSET:
+            return pane.watermark is None
+    return pane.is_short
 
 
 def _parts(trigger: Trigger) -> tuple[Trigger | None, Trigger | None, Trigger | None]:

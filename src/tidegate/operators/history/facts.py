@@ -52,7 +52,7 @@ class Fired(Step):
     timing: str
     cause: str
     """`watermark`, `early_trigger`, `late_trigger`, `trigger`, `full_size`, `expired`, `evicted`
-    or `end_of_input`.
+    or `end_of_input`; `complete` for a window off event time that has all it can hold.
     """
     trigger: str
     """The part of the trigger that fired, as text; empty if no trigger did."""
@@ -142,6 +142,10 @@ class History:
     open: tuple[OpenWindow, ...] = ()
     notes: tuple[str, ...] = ()
     """What is not known, and why."""
+    axis: str = "event_time"
+    """The axis of the windows."""
+    needs_all: bool = False
+    """Whether the trigger needs all of several parts."""
     windows: tuple[Bounds, ...] = ()
     """The bounds of the windows that it is about, in order."""
     others: tuple[int, int] = (0, 0)

@@ -35,6 +35,7 @@ from tidegate.operators.history.rows import (
 from tidegate.operators.history.text import sentences
 from tidegate.spec.aggregates import Count
 from tidegate.spec.operator import AggregateSpec
+from tidegate.spec.triggers import needs_all
 from tidegate.spec.windows import Session
 
 
@@ -81,6 +82,8 @@ def history(recorded: Recorded, asked: Selection) -> History:
         trigger="" if spec is None else str(spec.firing),
         mode="" if spec is None else spec.mode,
         allowed_lateness=None if spec is None else spec.lateness,
+        axis="event_time" if spec is None else str(spec.window.axis),
+        needs_all=spec is not None and needs_all(spec.firing),
         watermark=recorded.watermark,
         now=recorded.now,
         steps=tuple(steps),
@@ -253,7 +256,16 @@ class _Windows:
     ) -> Fired:
         rows = self._new_rows(row.values, former, parts)
         cause, trigger = cause_of(
-            PaneFacts(row.timing, row.end, row.watermark, rows, row.is_last), self._spec
+            PaneFacts(
+                row.timing,
+                row.end,
+                row.watermark,
+                rows,
+                row.is_last,
+                row.at,
+                is_short=self._is_short(row),
+            ),
+            self._spec,
         )
         return Fired(
             start=row.start,
@@ -272,6 +284,13 @@ class _Windows:
             is_first=row.is_first,
             is_last=row.is_last,
         )
+
+    def _is_short(self, row: PaneRow) -> bool:
+        """Whether a window over messages has less than it can hold, as far as it is known."""
+        if self._spec is None or self._count is None or self._spec.mode == "discarding":
+            return False
+        count = row.values.get(self._count)
+        return count is not None and int(count) < row.end - max(0, row.start)
 
     def _new_rows(
         self, values: Mapping[str, Any], former: PaneRow | None, parts: Sequence[PaneRow]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from tidegate.errors import InputError
-from tidegate.instants import Instant
+from tidegate.instants import MAX, Instant
 
 Question = tuple[dict[str, Any] | None, Instant | None, Instant | None]
 
@@ -22,8 +24,7 @@ def question(key: str, window: str, schema: pa.Schema) -> Question:
     """
     texts = [key] if len(schema) == 1 else next(csv.reader([key], skipinitialspace=True), [])
     chosen = parse_key([text for text in texts if text], schema) if key or len(schema) else None
-    low, high = parse_range(window or None)
-    return chosen, low, high if "/" in window else None
+    return chosen, *parse_range(window)
 
 
 def parse_key(texts: Sequence[str], schema: pa.Schema) -> dict[str, Any]:
@@ -62,9 +63,33 @@ def _value(text: str, column: pa.Field) -> Any:
 
 
 def parse_range(window: str | None) -> tuple[Instant | None, Instant | None]:
-    """A range from the command line, `START/END`; one instant is both bounds."""
-    if window is None:
-        return None, None
-    start, slash, end = window.partition("/")
-    low, high = (int(text) if text.lstrip("-").isdecimal() else text for text in (start, end))
-    return low or None, (high or None) if slash else low
+    """A range as text, `START/END`; one instant, `START`, has no end.
+
+    The bounds may be copied from an explanation, `[START, END)`. Instants without a zone are in
+    UTC, a date is its midnight, and a time of day is one of today.
+    """
+    text = (window or "").strip()
+    is_bracketed = text[:1] in {"[", "("}
+    start, *end = (_BRACKETED if is_bracketed else _BETWEEN).split(text.strip("[()] "), maxsplit=1)
+    low = _instant(start) if start else None
+    return low, (_instant(end[0]) if end[0] else MAX) if end else None
+
+
+_BETWEEN = re.compile(r"\s*(?:/|\.\.|–|→|,\s|\s-\s|\sto\s)\s*")
+_BRACKETED = re.compile(r"\s*(?:,|/|–)\s*")
+_TIME_OF_DAY = re.compile(r"\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?")
+
+
+def _instant(text: str) -> Instant:
+    """An instant that a reader typed."""
+    if text.lstrip("-").isdecimal():
+        return int(text)
+    plain = re.sub(r"\s*(?:Z|UTC)$", "", text)
+    if _TIME_OF_DAY.fullmatch(plain):
+        hours, colon, rest = plain.partition(":")
+        plain = f"{dt.datetime.now(dt.UTC):%Y-%m-%d}T{hours:0>2}{colon}{rest}"
+    try:
+        found = dt.datetime.fromisoformat(plain)
+    except ValueError:
+        return text
+    return found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found

@@ -128,20 +128,31 @@ def _of(found: History, step: Step) -> str:
     return "" if found.windows == (bounds,) else bounds_text(found, bounds)
 
 
+_COMPLETE = {
+    "clock": "the clock has reached the end of the window",
+    "offset": "all offsets of the window have arrived",
+    "ordinal": "all messages of the window have arrived",
+}
+"""What completes a window off event time, by axis."""
+
+
 def cause_text(found: History, step: Fired) -> str:
     """What made a pane fire."""
     mark = "" if step.watermark is None else found.time(step.watermark)
-    at = f"at watermark {mark}" if mark else "before the first watermark"
+    at = f" at watermark {mark}" if mark else " before the first watermark"
+    if found.axis != "event_time":
+        at = ""
     trigger = f" `{step.trigger}`" if step.trigger else ""
     texts = {
         "watermark": f"the watermark ({mark}) has reached the end of the window",
-        "early_trigger": f"the early trigger{trigger} fired {at}",
-        "late_trigger": f"the late trigger{trigger} fired {at}",
-        "trigger": f"the trigger{trigger} fired {at}",
-        "full_size": f"the full-size trigger{trigger} fired {at}",
-        "expired": f"the window expired {at} with rows that had not fired",
-        "evicted": f"retention evicted the window {at}",
+        "early_trigger": f"the early trigger{trigger} fired{at}",
+        "late_trigger": f"the late trigger{trigger} fired{at}",
+        "trigger": f"the trigger{trigger} fired{at}",
+        "full_size": f"the full-size trigger{trigger} fired{at}",
+        "expired": f"the window expired{at} with rows that had not fired",
+        "evicted": f"retention evicted the window{at}",
         "end_of_input": "the input ended",
+        "complete": _COMPLETE.get(found.axis, ""),
     }
     return texts[step.cause]
 
@@ -202,7 +213,7 @@ def _words(found: History) -> Wording:
     """The wording of explanations, for the times of a history."""
     return Wording(
         Explanation(
-            axis="event_time",
+            axis=found.axis,
             watermark=found.watermark,
             since=None,
             now=found.now or 0,
@@ -210,6 +221,7 @@ def _words(found: History) -> Wording:
             is_scheduled=found.unit == "batch",
             ticks=found.ticks,
             trigger=found.trigger,
+            needs_all=found.needs_all,
         )
     )
 
