@@ -435,7 +435,7 @@ def test_times_of_today_are_short_and_their_tooltip_is_whole(shop: Shop):
 
 def test_the_page_of_a_checkpoint_does_not_claim_to_know_whether_the_query_runs(shop: Shop):
     timeline = Timeline()
-    timeline.add(Reading(dataclasses.replace(shop.op.status(), runtime="spark")))
+    timeline.add(Reading(dataclasses.replace(shop.op.status(), state="unknown")))
     assert ">from its checkpoint<" in header("clicks", timeline)
 
 

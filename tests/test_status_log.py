@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import logging
 import re
+import threading
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tidegate.errors import SetupError
 from tidegate.operators.prometheus import families, text_of
 from tidegate.operators.status import QueryStatus
 from tidegate.operators.status_log import Limits, StatusLog
+from tidegate.spark.query.watch import Watch
 
 SECOND = 1_000_000
 NOON = 1_741_953_600 * SECOND
@@ -178,6 +180,59 @@ def test_the_endpoint_serves_what_the_operator_holds_now():
     assert "# TYPE tidegate_events_total counter" in second
     with pytest.raises(OSError, match="refused"):
         scraped(server)
+
+
+def test_queries_of_one_name_have_labels_of_their_own():
+    first, second = operator(), operator()
+    add(first, 0, ("p", 0))
+    add(second, 0, ("p", 0), ("p", 1))
+    with tg.serve_metrics(first, second, port=0) as server:
+        events = by_label(parse(scraped(server)), "tidegate_events_total", "query")
+    assert events == {"embedded": 1, "embedded #2": 2}
+
+
+class Gone:
+    """A query whose session has been stopped."""
+
+    def __init__(self, op: tg.EmbeddedOperator) -> None:
+        self.looks, self._op = 0, op
+
+    @property
+    def is_active(self) -> bool:
+        return True
+
+    def status(self) -> QueryStatus:
+        self.looks += 1
+        if self.looks > 1:
+            raise ConnectionError("Spark is gone")
+        return named(self._op.status(), state="running")
+
+
+def test_a_query_that_cannot_be_read_does_not_hide_the_others():
+    op = operator()
+    add(op, 0, ("p", 0))
+    with tg.serve_metrics(Gone(op), op, port=0) as server:
+        before, after = (parse(scraped(server)) for _ in range(2))
+    assert by_label(before, "tidegate_query_running", "query") == {"clicks": 1, "embedded": 1}
+    assert by_label(after, "tidegate_query_running", "query") == {"clicks": 0, "embedded": 1}
+    assert by_label(after, "tidegate_events_total", "query") == {"embedded": 1}
+
+
+def test_a_look_that_fails_does_not_end_the_watch(monkeypatch):
+    monkeypatch.setattr("tidegate.spark.query.watch.has_session", lambda: True)
+    op, seen = operator(), threading.Event()
+
+    class Flaky(Gone):
+        def status(self) -> QueryStatus:
+            self.looks += 1
+            if self.looks < 3:
+                raise FileNotFoundError("the batch was deleted meanwhile")
+            seen.set()
+            return op.status()
+
+    watch = Watch(Flaky(op), interval=0.001)
+    assert seen.wait(20), "it looks again"
+    watch.stop()
 
 
 def scraped(server: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, Self
 
@@ -69,13 +71,15 @@ class _Collector:
 
     def __init__(self, observed: Sequence[Observed]) -> None:
         self._observed = observed
+        self._names: dict[int, str] = {}
+        """The label of each query, by its place: no two are equal."""
 
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import Metric
 
         found: dict[str, Any] = {}
-        for one in self._observed:
-            for family in families(one.status()):
+        for place, one in enumerate(self._observed):
+            for family in families(self._read(place, one)):
                 # The client adds the suffix of counters.
                 name = family.name.removesuffix("_total")
                 if name not in found:
@@ -83,6 +87,21 @@ class _Collector:
                 for labels, value in family.samples:
                     found[name].add_sample(family.name, dict(labels), value)
         yield from found.values()
+
+    def _read(self, place: int, one: Observed) -> QueryStatus:
+        """The status under a name of its own; an unreadable one does not hide the others."""
+        try:
+            status = one.status()
+        except Exception as error:  # noqa: BLE001 - a query whose Spark is gone fails in many ways
+            name = self._names.get(place, f"query {place}")
+            return QueryStatus(
+                None, None, time.time_ns() // 1000, name=name, state="ended", problem=str(error)
+            )
+        if place not in self._names:
+            name = status.name or status.query or status.runtime
+            taken = [other for other in self._names.values() if other.split(" #")[0] == name]
+            self._names[place] = f"{name} #{len(taken) + 1}" if taken else name
+        return dataclasses.replace(status, name=self._names[place])
 
 
 def serve_metrics(

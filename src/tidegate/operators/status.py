@@ -396,7 +396,13 @@ def embedded_status(operator: Operator, found: Explanation, now: int) -> QuerySt
     )
     one = OperatorStatus(0, 1, (shard,), explained_sources(found, now), (found,))
     return QueryStatus(
-        None, None, now, (one,), runtime="embedded", specs=[[operator.declared.to_dict()]]
+        None,
+        None,
+        now,
+        (one,),
+        runtime="embedded",
+        state="ended" if found.is_finished else "running",
+        specs=[[operator.declared.to_dict()]],
     )
 
 

@@ -67,9 +67,7 @@ def header(name: str, timeline: Timeline) -> str:
 
 
 def _state(status: QueryStatus) -> str:
-    if status.state != "unknown":
-        return status.state
-    return "embedded" if status.runtime == "embedded" else "from its checkpoint"
+    return "from its checkpoint" if status.state == "unknown" else status.state
 
 
 def _tiles(status: QueryStatus, timeline: Timeline) -> Iterable[tuple[str, str, str]]:

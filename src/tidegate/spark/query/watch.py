@@ -9,6 +9,8 @@ from tidegate.operators.status import QueryStatus
 from tidegate.operators.status_log import LOGGER, StatusLog
 
 INTERVAL_SECONDS = 10.0
+FAILURES = 6
+"""After how many failed looks in a row the query counts as gone."""
 
 
 class Watched(Protocol):
@@ -33,15 +35,18 @@ class Watch:
         self._stopped.set()
 
     def _run(self) -> None:
+        failures = 0
         while not self._stopped.wait(self._interval):
             try:
                 if not has_session():
                     return
                 is_active = self._query.is_active
                 self._log.log(self._query.status())
+                failures = 0
             except Exception:  # noqa: BLE001 - Spark ends in many ways; watching must not fail
                 LOGGER.debug("the status of a query cannot be read", exc_info=True)
-                return
+                failures += 1
+                is_active = failures < FAILURES
             if not is_active:
                 return
 
