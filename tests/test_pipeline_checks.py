@@ -122,6 +122,37 @@ def test_selected_columns_are_checked_by_name(folder: Path):
     assert problems(folder, more=more) == [], "the types of expressions are left to Spark"
 
 
+def test_a_mistake_in_one_part_hides_none_in_another(folder: Path):
+    (folder / "file").touch()
+    written = FILE.format(
+        **{
+            **RIGHT,
+            "more": f'schema: "{COLUMNS}"',
+            "key": "usr",
+            "window": "session(gap_column=gap)",
+            "spent": "sum(user)",
+            "late": "parquet(file/late), shards: 0, trigger: 1 secnd",
+        }
+    )
+    written += """trigger: AfterCount(0)\nsession: {cores: two}\n"""
+    (folder / "p.yaml").write_text(written)
+    with pytest.raises(PipelineFileError) as raised:
+        load(folder / "p.yaml", checked=True)
+    found = [str(problem) for problem in raised.value.problems]
+    expected = [
+        "`usr` is not a column for `key`. Hint: did you mean `user`?",
+        "`gap` is not a column for `gap_column`",
+        "`sum` needs numbers, but column `user` is of type string",
+        "is not a folder",
+        "`shards` must be a whole number greater than 0, got 0",
+        "`secnd` is not a unit of time",
+        "`AfterCount` needs",
+        "`cores` must be a whole number greater than 0, got 'two'",
+    ]
+    assert [one for one in expected if not any(one in text for text in found)] == [], found
+    assert len(found) == len(expected)
+
+
 def test_an_output_folder_of_another_query_is_refused(folder: Path):
     target = SinkTarget("other", "panes", pa.schema([("n", pa.int64())]), (), "accumulating")
     tg.sinks.parquet(folder / "out" / "panes").publish(target, 0, [])

@@ -106,6 +106,23 @@ def test_rows_of_batches_whose_state_is_gone_are_named(spark: SparkSession, tmp_
     assert query.why("a", at(101)).notes == ()
 
 
+def test_a_history_that_would_read_too_many_states_says_so(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+):
+    whole = tg.why(folders[0], "a")
+    assert whole.notes == ()
+    monkeypatch.setattr("tidegate.spark.query.history.VERSIONS_READ", 3)
+    cut = tg.why(folders[0], "a")
+    rows, all_rows = ([step for step in one.steps if step.kind == "rows"] for one in (cut, whole))
+    assert 0 < len(rows) < len(all_rows)
+    assert rows == all_rows[: len(rows)]
+    (note,) = cut.notes
+    assert note.startswith(f"the rows that arrived after batch {rows[-1].batch} are not listed")
+    assert [one.kind for one in cut.steps if one.kind != "rows"] == [
+        one.kind for one in whole.steps if one.kind != "rows"
+    ]
+
+
 def test_without_a_checkpoint_the_panes_are_a_history(folders: tuple[Path, Path], tmp_path: Path):
     copied = tmp_path / "panes"
     for file in folders[1].rglob("*.parquet"):

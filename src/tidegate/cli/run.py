@@ -54,8 +54,7 @@ def run(
     `TidegateError` if the query cannot be started.
     """
     host, port = ("", 0) if metrics is None else _address(metrics)
-    read = pipeline.load(path)
-    read.check()
+    read = pipeline.load(path, checked=True)
     if dry_run:
         _show(read.describe(), as_json=as_json)
         return 0

@@ -203,7 +203,9 @@ class _View:
 
     def _read_history(self, key: str, window: str) -> None:
         try:
-            text = history_html(self._feed.why(key.strip(), window.strip()))
+            text = panels.timed(
+                history_html(self._feed.why(key.strip(), window.strip())), self._timeline.status
+            )
         except TidegateError as error:
             text = panels.notice(str(error), kind="error")
         except Exception as error:  # noqa: BLE001 - the page shows any error and goes on

@@ -138,18 +138,18 @@ def waits(status: QueryStatus | None, error: str) -> str:
             )
             for one in status.happenings[:6]
         ]
-        listed = _timed(table(("when", "what"), rows), status)
+        listed = timed(table(("when", "what"), rows), status)
         parts.append(f'<h2 class="tg">What happens next</h2>{listed}')
     return f'{_STYLE}<div class="tg">{"".join(parts)}</div>'
 
 
 def _sentence(text: str, status: QueryStatus) -> str:
-    return _timed(escaped(text), status)
+    return timed(escaped(text), status)
 
 
-def _timed(html: str, status: QueryStatus) -> str:
+def timed(html: str, status: QueryStatus | None) -> str:
     """HTML with the instants of today as times of day; the whole instant is a tooltip."""
-    today = when(status.now)[:10]
+    today = "" if status is None else when(status.now)[:10]
 
     def short(found: re.Match[str]) -> str:
         date, time = found.groups()

@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,13 +23,11 @@ from tidegate.operators.output import Output
 from tidegate.pipeline.diagnostics import Diagnostics, Placed
 from tidegate.pipeline.document import Part
 from tidegate.pipeline.inputs import FileInput, KafkaInput, PipelineInput, RateInput
+from tidegate.pipeline.outputs import PipelineOutput
 from tidegate.spec.aggregates import Aggregate, count
 from tidegate.spec.columns import parse_columns
 from tidegate.spec.operator import AggregateSpec
 from tidegate.state.memory import MemoryStore
-
-if TYPE_CHECKING:
-    from tidegate.pipeline.pipeline import Pipeline
 
 _STREAM = ("time", "key", "id", "offset", "partition")
 _NAMED = re.compile(r"(?:.*\s+as\s+)?`?(?P<name>\w+)`?", re.IGNORECASE | re.DOTALL)
@@ -55,18 +53,37 @@ class _Columns:
 _UNKNOWN = _Columns(None, None)
 
 
-def check(read: Pipeline) -> None:
-    """Raise `PipelineFileError` with all problems of a pipeline that show before its start."""
-    checker = _Checker(read, Diagnostics(read.file))
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """The parts of a pipeline file that could be read; a whole pipeline has all of them."""
+
+    root: Part
+    inputs: Sequence[PipelineInput]
+    aggregates: Mapping[str, Aggregate]
+    spec: AggregateSpec | None
+    """None if not even the inputs fit together."""
+    output: PipelineOutput | None
+    is_whole: bool = True
+
+    @property
+    def gap_column(self) -> object:
+        """The column with the gaps of sessions, if there is one."""
+        return getattr(self.spec and self.spec.window, "gap_column", None)
+
+
+def check(read: Draft, problems: Diagnostics) -> None:
+    """Collect all problems of a pipeline that show before its start."""
+    checker = _Checker(read, problems)
     checker.inputs()
     checker.outputs()
-    checker.problems.raise_any()
 
 
 class _Checker:
-    def __init__(self, read: Pipeline, problems: Diagnostics) -> None:
+    def __init__(self, read: Draft, problems: Diagnostics) -> None:
         self.read, self.problems = read, problems
         self.panes: pa.Schema | None = None
+        self._lacking: set[str] = set()
+        """The aggregates that read a column that is not there."""
 
     def inputs(self) -> None:
         """The columns of all inputs, and the operator over them."""
@@ -74,9 +91,13 @@ class _Checker:
         for number, (given, columns) in enumerate(zip(self.read.inputs, found, strict=True)):
             self.stream(number, given, columns)
         self.aggregates(found)
-        schemas = [columns.schema for columns in found if columns.schema is not None]
-        if len(schemas) == len(found) and not self.problems.found:
-            self.types(schemas)
+        schemas = [
+            _completed(columns.schema, given)
+            for given, columns in zip(self.read.inputs, found, strict=True)
+            if columns.schema is not None
+        ]
+        if schemas and len(schemas) == len(found) and self.read.spec is not None:
+            self.types(self.read.spec, schemas)
 
     def input(self, number: int, given: PipelineInput) -> _Columns:
         part = self.part_of_input(number)
@@ -178,15 +199,18 @@ class _Checker:
         if any(columns.names is None for columns in found):
             return
         known = {name for columns in found for name in columns.names or ()}
+        gap = self.read.gap_column
+        if isinstance(gap, str) and gap not in known:
+            self.problems.unknown(self.part("window"), gap, "a column for `gap_column`", known)
         for word, aggregate in self.read.aggregates.items():
             for name in aggregate.reads() or ():
                 if name not in known:
                     where = self.part("aggregate", word)
                     self.problems.unknown(where, name, f"a column for `{word}`", known)
+                    self._lacking.add(word)
 
-    def types(self, schemas: Sequence[pa.Schema]) -> None:
+    def types(self, spec: AggregateSpec, schemas: Sequence[pa.Schema]) -> None:
         """The types of the columns, by binding the operator and each aggregate alone."""
-        spec = self.read.spec
         for number, (given, schema) in enumerate(zip(spec.inputs, schemas, strict=True)):
             reader = DeliveryReader(given)
             for act in (reader.check, lambda one, r=reader: r.read(one.empty_table(), None, 0)):
@@ -212,6 +236,7 @@ class _Checker:
         right = [
             self.tried(self.part("aggregate", word), _bound, spec, {word: aggregate}, whole)
             for word, aggregate in self.read.aggregates.items()
+            if word not in self._lacking and word not in spec.input.key
         ]
         if all(right) and not self.problems.found:
             operator = _bound(spec, dict(self.read.aggregates), whole)
@@ -222,21 +247,22 @@ class _Checker:
         from tidegate.spark.query.metadata import read_metadata
         from tidegate.spark.sinks.base import NEW_QUERY
 
-        output, known = self.read.output, None
+        spec, output, known = self.read.spec, self.read.output, None
+        if spec is None or output is None:
+            return
         where = self.part("write", "checkpoint")
         try:
             known = read_metadata(output.checkpoint)
-            if known is not None:
-                migration.changes(known.specs[-1][-1], self.read.spec.to_dict())
+            if known is not None and self.read.is_whole:
+                migration.changes(known.specs[-1][-1], spec.to_dict())
         except (TidegateError, OSError) as error:
             self.problems.add(where, str(error))
         self.writable(output.checkpoint, where)
-        self.sinks(NEW_QUERY if known is None else known.query)
+        self.sinks(spec, output, NEW_QUERY if known is None else known.query)
 
-    def sinks(self, query: str) -> None:
+    def sinks(self, spec: AggregateSpec, output: PipelineOutput, query: str) -> None:
         from tidegate.spark.sinks.base import SinkTarget
 
-        spec, output = self.read.spec, self.read.output
         folders: dict[str, str] = {}
         for name, sink in output.sinks.items():
             where = self.part("write", name)
@@ -296,6 +322,17 @@ class _Checker:
         return (
             own.value[word] if own.is_mapping and word in own.value else self.part("stream", word)
         )
+
+
+def _completed(schema: pa.Schema, given: PipelineInput) -> pa.Schema:
+    """The schema with the columns that an input lacks, so that the others can be checked."""
+    for word in _STREAM:
+        value = given.stream.get(word)
+        for name in (value,) if isinstance(value, str) else value or ():
+            if isinstance(name, str) and name not in schema.names:
+                kind = {"time": _INSTANT, "offset": pa.int64()}.get(word, _TEXT)
+                schema = schema.append(pa.field(name, kind))
+    return schema
 
 
 def _inner(part: Part, word: str) -> Part:

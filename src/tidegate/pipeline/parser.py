@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from tidegate.api import Stream, Windowed, stream
 from tidegate.errors import ParseError, SpecError
 from tidegate.pipeline import inputs as sources
 from tidegate.pipeline import outputs
+from tidegate.pipeline.checks import Draft, check
 from tidegate.pipeline.diagnostics import Diagnostics
 from tidegate.pipeline.document import Part, read
 from tidegate.pipeline.function_calls import Call, Maker, guilty, make, read_call
@@ -21,7 +24,7 @@ from tidegate.pipeline.pipeline import Pipeline, united
 from tidegate.spark.environment.session import session
 from tidegate.spec import aggregates, evictors, watermarks, windows
 from tidegate.spec.json_form import function_from
-from tidegate.spec.operator import Options
+from tidegate.spec.operator import AggregateSpec, Options
 
 LARGEST = 1_000_000
 PARTS = (
@@ -102,8 +105,11 @@ SESSION = tuple(name for name in inspect.signature(session).parameters if name !
 Verb = Callable[[Windowed], Windowed]
 
 
-def load(path: str | Path) -> Pipeline:
-    """The pipeline of a file; relative paths are relative to the file."""
+def load(path: str | Path, *, checked: bool = False) -> Pipeline:
+    """The pipeline of a file; relative paths are relative to the file.
+
+    `checked`: with the checks of `Pipeline.check`, of the parts that are right if others are not.
+    """
     path = Path(path)
     try:
         if path.stat().st_size > LARGEST:
@@ -121,7 +127,7 @@ def load(path: str | Path) -> Pipeline:
         raise ParseError(
             f"pipeline file `{path}` cannot be read: {error.strerror}. Hint: check its name"
         ) from None
-    return parse(text, name=str(path), folder=path.resolve().parent)
+    return parse(text, name=str(path), folder=path.resolve().parent, checked=checked)
 
 
 def parse(
@@ -130,16 +136,18 @@ def parse(
     name: str = "<text>",
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    checked: bool = False,
 ) -> Pipeline:
     """The pipeline of a YAML text.
 
-    `name` is used in errors, `folder` is the base of relative paths.
+    `name` is used in errors, `folder` is the base of relative paths. `checked`: see `load`.
     """
     problems = Diagnostics(name)
     root = read(text, problems, environment)
-    made = _PipelineParser(problems, folder or Path.cwd()).pipeline(
-        root, Path(name).stem if name != "<text>" else "pipeline"
-    )
+    parser = _PipelineParser(problems, folder or Path.cwd())
+    made = parser.pipeline(root, Path(name).stem if name != "<text>" else "pipeline")
+    if checked:
+        check(parser.draft, problems)
     problems.raise_any()
     assert made is not None, "a pipeline without problems is complete"  # noqa: S101
     return made
@@ -150,6 +158,7 @@ class _PipelineParser:
 
     def __init__(self, problems: Diagnostics, folder: Path) -> None:
         self.problems, self.folder = problems, folder
+        self.draft = Draft(Part({}, (1, 1)), (), {}, None, None)
 
     def pipeline(self, root: Part, name: str) -> Pipeline | None:
         parts = self.section(root, "a part of a pipeline", PARTS)
@@ -159,9 +168,12 @@ class _PipelineParser:
         output = self.output(parts, root)
         words = self.session(parts)
         title = self.text(parts["name"], "`name`") if "name" in parts else name
-        if self.problems.found:
-            return None
-        spec = self.spec(given, verbs, computed, parts)
+        spec = None if self.problems.found else self.spec(given, verbs, computed, parts)
+        right = {word: one for word, one in computed.items() if one is not None}
+        is_whole = spec is not None and not self.problems.found
+        window: list[Any] = [verb for part, verb in verbs if part is parts.get("window")]
+        drafted = spec if is_whole else _drafted(given, window)
+        self.draft = Draft(root, given, right, drafted, output, is_whole)
         if spec is None or output is None:
             return None
         shown = {
@@ -462,7 +474,8 @@ class _PipelineParser:
                 "`checkpoint: out/checkpoint`",
             )
         known = outputs.makers()
-        sinks = {name: self.made(words[name], known, "a sink") for name in OUTPUTS if name in words}
+        read = {name: self.made(words[name], known, "a sink") for name in OUTPUTS if name in words}
+        sinks = {name: sink for name, sink in read.items() if sink is not None}
         shown = {name: _written(words[name]) for name in sinks}
         checkpoint = (
             self.text(words["checkpoint"], "`checkpoint`") if "checkpoint" in words else None
@@ -472,9 +485,10 @@ class _PipelineParser:
         }
         if "include" in words:
             rest["include"] = self.texts(words["include"], "a column of `include`")
-        made = self.attempt(
-            given, lambda: PipelineOutput(sinks, self.path(checkpoint or ""), shown=shown, **rest)
-        )
+        made = PipelineOutput(sinks, self.path(checkpoint or ""), shown=shown)
+        for word, value in rest.items():
+            changed = self.attempt(words[word], partial(dataclasses.replace, made, **{word: value}))
+            made = changed or made
         return made if checkpoint else None
 
     def session(self, parts: Mapping[str, Part]) -> dict[str, Any]:
@@ -488,14 +502,35 @@ class _PipelineParser:
             self.problems.add(
                 parts["session"].value["conf"], "`conf` must map Spark settings to values"
             )
+        cores = words.get("cores", 1)
+        if isinstance(cores, bool) or not isinstance(cores, int) or cores < 1:
+            self.problems.add(
+                parts["session"].value["cores"],
+                f"`cores` must be a whole number greater than 0, got {cores!r}",
+            )
         if isinstance(words.get("packages"), str):
             words["packages"] = [words["packages"]]
         return words
 
 
+def _drafted(
+    given: Sequence[PipelineInput], windowing: Sequence[Callable[[Any], Windowed]]
+) -> AggregateSpec | None:
+    """A specification over these inputs, with the window if it is right, whatever else is wrong."""
+    for windowed in (*windowing, _in_any_window):
+        with contextlib.suppress(SpecError, TypeError, IndexError):
+            one = windowed(united([stream(**words.stream) for words in given]))
+            return one.aggregate(_looked_at=aggregates.count()).spec
+    return None
+
+
 def _any_stream() -> Windowed:
     """A stream to try API calls on."""
-    return stream(time="time").window(windows.tumbling("1 minute"))
+    return _in_any_window(stream(time="time"))
+
+
+def _in_any_window(given: Stream) -> Windowed:
+    return given.window(windows.tumbling("1 minute"))
 
 
 def _whole(verb: Callable[[Any], Windowed], given: Any) -> Windowed:

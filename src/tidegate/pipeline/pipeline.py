@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from tidegate.api import Panes, Stream, Windowed, stream, union
 from tidegate.errors import SpecError
 from tidegate.instants import format_duration
-from tidegate.pipeline.checks import check
+from tidegate.pipeline.checks import Draft, check
+from tidegate.pipeline.diagnostics import Diagnostics
 from tidegate.pipeline.document import Part
 from tidegate.pipeline.inputs import PipelineInput, conf_of
 from tidegate.pipeline.outputs import OUTPUTS, PipelineOutput
@@ -55,7 +56,9 @@ class Pipeline:
 
         Raises `PipelineFileError` with all problems.
         """
-        check(self)
+        problems = Diagnostics(self.file)
+        check(Draft(self.root, self.inputs, self.aggregates, self.spec, self.output), problems)
+        problems.raise_any()
 
     def session(self) -> SparkSession:
         """The session that the file configures."""

@@ -6,6 +6,7 @@ from tidegate.html import STYLE, escaped
 from tidegate.instants import format_instant
 from tidegate.operators.history.facts import Fired, History, Step
 from tidegate.operators.history.text import open_text, step_text
+from tidegate.units import many
 
 _STYLE = f"""{STYLE}<style>
 .tg-steps {{ border-left:2px solid #e2e8f0; margin:8px 0 4px 6px; padding:0 0 0 16px; }}
@@ -28,9 +29,16 @@ _COLOURS = {
 _LATE_PANE = "#f08c2e"
 
 
+SHOWN = 500
+"""The number of steps that the HTML has at most, the last ones; the text has all."""
+
+
 def history_html(found: History) -> str:
     """A history as HTML."""
-    steps = "".join(_step(found, step) for step in found.steps)
+    left_out = max(0, len(found.steps) - SHOWN)
+    earlier = f"{many(left_out, 'earlier step')} left out; a window selects fewer."
+    steps = _line("rows", _COLOURS["rows"], "", earlier) if left_out else ""
+    steps += "".join(_step(found, step) for step in found.steps[left_out:])
     steps += "".join(
         _line("open", _COLOURS["open"], "", open_text(found, window)) for window in found.open
     )
@@ -48,7 +56,7 @@ def _step(found: History, step: Step) -> str:
     if isinstance(step, Fired):
         kind = f"{step.timing.replace('_', '-')} pane"
         colour = _LATE_PANE if step.timing == "late" else _COLOURS[step.timing]
-    at = "" if step.at is None else format_instant(step.at).replace("T", " ").rstrip("Z")
+    at = "" if step.at is None else format_instant(step.at)
     batch = "" if step.batch is None else f" · {found.unit} {step.batch:,}"
     return _line(kind, colour, f"{at}{batch}", step_text(found, step))
 

@@ -29,8 +29,11 @@ from tidegate.spec.join import JoinSpec, Upstream
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.windows import Axis, Session
 
-VERSIONS_READ = 40
+VERSIONS_READ = 120
 """How many former batches of the state are read, at most, to count the rows of each batch."""
+BYTES_READ = 512 << 20
+"""How much state of former batches is read about, at most, and at least that of `_LEAST_READ`."""
+_LEAST_READ = 20
 
 Place = Mapping[str, str]
 
@@ -55,6 +58,8 @@ class QueryHistory:
         """`specs`: the specifications of the pipeline, by stage; default: those in the state."""
         self._specs = specs
         self._places: dict[str, Place] = {}
+        self._shards: list[WindowedAggregate] = []
+        """The operators that were read last."""
         self._checkpoint = _checkpoint_of(location)
         self._metadata: QueryMetadata | None = None
         if self._checkpoint is None:
@@ -135,7 +140,7 @@ class QueryHistory:
         empty = pa.table({})
         if state is None:
             return Recorded(empty, empty)
-        operators = _aggregates(state, operator, asked)
+        operators = self._shards = _aggregates(state, operator, asked)
         bound = [one for one in operators if one.is_bound]
         if not bound:
             spec: Any = state.spec(operator)
@@ -193,12 +198,15 @@ class QueryHistory:
             return
         fired = [step for step in history(recorded, asked).steps if isinstance(step, Fired)]
         batches = {step.batch for step in fired if step.batch is not None}
-        versions = _Versions(self._checkpoint, self._metadata, self._specs, operator, asked)
+        size = max((one.nbytes for one in self._shards), default=0)
+        limit = min(VERSIONS_READ, max(_LEAST_READ, BYTES_READ // max(size, 1)))
+        versions = _Versions(self._checkpoint, self._metadata, self._specs, operator, asked, limit)
         counts = _counts(spec, fired)
         clocks = {batch: clock for clock, batch in batch_clocks(self._checkpoint).items()}
         totals: dict[Bounds, int] = {}
-        forgotten = -1
+        forgotten = last = -1
         for batch, rows in versions.changes(batches | {batch - 1 for batch in batches}):
+            last = batch
             if batch in versions.baseline and (rows or any(one <= batch for one in batches)):
                 forgotten = batch
             for bounds, total in {**rows, **counts.get(batch, {})}.items():
@@ -219,6 +227,11 @@ class QueryHistory:
                 f"the rows that arrived up to batch {forgotten} are not listed by batch, because"
                 " the checkpoint keeps the state of the last batches only"
             )
+        if versions.is_cut:
+            notes.append(
+                f"the rows that arrived after batch {last} are not listed by batch, because the"
+                f" states of more than {limit} batches would be read; one window needs fewer"
+            )
 
 
 class _Versions:
@@ -231,9 +244,13 @@ class _Versions:
         specs: Sequence[Sequence[Upstream]] | None,
         operator: int,
         asked: Selection,
+        limit: int,
     ) -> None:
+        """`limit`: of the batches whose state is read."""
         self._checkpoint, self._metadata, self._specs = checkpoint, metadata, specs
-        self._operator, self._asked = operator, asked
+        self._operator, self._asked, self._limit = operator, asked, limit
+        self.is_cut = False
+        """Whether the limit was reached."""
         self._known: dict[int, dict[Bounds, int] | None] = {}
         self.baseline: set[int] = set()
         """The oldest batch, whose state has the rows of all batches before it."""
@@ -257,7 +274,10 @@ class _Versions:
                 self.baseline.add(marks[0])
             yield marks[0], first
         for low, high in pairwise(marks):
-            yield from self._between(low, high)
+            for found in self._between(low, high):
+                if self.is_cut:
+                    return
+                yield found
 
     def _between(self, low: int, high: int) -> Iterator[tuple[int, dict[Bounds, int]]]:
         before, after = self._rows(low), self._rows(high)
@@ -274,7 +294,8 @@ class _Versions:
     def _rows(self, batch: int) -> dict[Bounds, int] | None:
         """The rows of the windows after a batch; None if that state is not there any more."""
         if batch not in self._known:
-            self._known[batch] = self._read(batch) if len(self._known) < VERSIONS_READ else None
+            self.is_cut |= len(self._known) >= self._limit
+            self._known[batch] = None if self.is_cut else self._read(batch)
         return self._known[batch]
 
     def _read(self, batch: int) -> dict[Bounds, int] | None:
