@@ -211,6 +211,31 @@ def test_a_narrow_window_has_one_column(chromium: Browser, page: Page):
 
 @needs_browser
 @pytest.mark.slow
+def test_the_page_follows_the_scheme_of_the_browser(chromium: Browser, page: Page):
+    visitor = chromium.new_context(viewport={"width": 1440, "height": 1100}, color_scheme="dark")
+    dark = visitor.new_page()
+    dark.goto(page.url)
+    dark.get_by_text("Why is there no output yet?").wait_for()
+    look = "element => getComputedStyle(element).backgroundColor"
+    assert dark.locator("body").evaluate(look) == "rgb(15, 21, 33)"
+    dark.wait_for_function(
+        "() => [...Bokeh.documents[0]._all_models.values()].filter(m => m.type === 'Figure')"
+        ".every(m => m.border_fill_color === '#182130')"
+    )
+    screenshot(dark, "dark")
+    visitor.close()
+
+
+def test_the_sources_have_the_colours_of_their_lines(shop: Shop):
+    timeline = Timeline()
+    timeline.add(Reading(shop.op.status()))
+    assert [*timeline.colours()] == [*PARTS]
+    assert len(set(timeline.colours().values())) == 3
+    assert all(colour in waits(timeline) for colour in timeline.colours().values())
+
+
+@needs_browser
+@pytest.mark.slow
 def test_what_a_user_enters_or_sends_is_no_html(tab: Tab, shop: Shop):
     late = START - dt.timedelta(hours=1)
     shop.op.add_messages([{"user": "<img src=x>", "part": "orders-0", "ts": late, "v": 1}])
@@ -428,7 +453,9 @@ def test_the_rate_of_rows_is_that_of_the_last_seconds(shop: Shop):
 
 
 def test_times_of_today_are_short_and_their_tooltip_is_whole(shop: Shop):
-    shown = waits(shop.op.status(), "")
+    timeline = Timeline()
+    timeline.add(Reading(shop.op.status()))
+    shown = waits(timeline)
     assert re.search(r'<time title="2026-03-01T10:0\S+Z">10:0\d:\d\d\.\d{3}</time>', shown)
     assert not re.search(r"[^\"]2026-03-01T", shown)
 

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 STYLE = """<style>
-.tg { font:13px/1.4 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif; color:#1e293b; }
+.tg { font:13px/1.4 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;
+  color:var(--tg-ink,inherit); }
 .tg table, table.tg { border-collapse:collapse; width:auto; margin:4px 0 10px; font-size:12.5px; }
-.tg th { text-align:left; color:#64748b; font-weight:600; padding:4px 14px 4px 0;
-  border-bottom:1px solid #e2e8f0; white-space:nowrap; }
-.tg td { text-align:left; padding:4px 14px 4px 0; border-bottom:1px solid #f1f5f9;
+.tg th { text-align:left; color:var(--tg-muted,#7c8799); font-weight:600; padding:4px 14px 4px 0;
+  border-bottom:1px solid rgba(128,140,160,.35); white-space:nowrap; }
+.tg td { text-align:left; padding:4px 14px 4px 0; border-bottom:1px solid rgba(128,140,160,.18);
   vertical-align:top; font-variant-numeric:tabular-nums; }
-.tg code { background:#f1f5f9; border-radius:4px; padding:1px 4px; }
+.tg code { background:rgba(128,140,160,.15); border-radius:4px; padding:1px 4px; }
 </style>"""
+"""Text has the colour of the notebook around it, light or dark, or that of the page."""
 
 
 def escaped(text: object) -> str:

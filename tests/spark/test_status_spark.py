@@ -15,7 +15,9 @@ from support.prometheus_text import by_label, parse, single
 from support.spark_streams import BASE, SECOND, Feed, Run
 from tidegate.operators.prometheus import families, text_of
 from tidegate.operators.status import QueryStatus
+from tidegate.page.feed import Reading
 from tidegate.page.panels import waits
+from tidegate.page.timeline import Timeline
 from tidegate.spark.metrics import GAUGES
 
 SCHEMA = pa.schema({"user": pa.string(), "part": pa.string(), "ts": pa.timestamp("us", "UTC")})
@@ -80,7 +82,9 @@ def check(run: Watched, *, newest: float) -> None:
     }
     told = run.query.explain_watermark()
     assert "Partition `q` holds the watermark back" in str(told)
-    assert "Partition `q` holds the watermark back" in waits(status, ""), "the page shows it"
+    timeline = Timeline()
+    timeline.add(Reading(status))
+    assert "Partition `q` holds the watermark back" in waits(timeline), "the page shows it"
     assert (
         str(told).splitlines()[1].split(":")[0]
         == (str(status.explanation).splitlines()[1].split(":")[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -44,20 +45,52 @@ _TEMPLATE = Template("""\
 {{ bokeh_css }}
 {{ bokeh_js }}
 <style>
-html, body { margin: 0; background: #f1f5f9; overflow-x: clip; }
+:root { color-scheme: light dark; --tg-ground: #f1f5f9; --tg-card: #fff; --tg-ink: #0f172a;
+  --tg-muted: #64748b; --tg-line: #e2e8f0; --tg-error: #b3122a; }
+@media (prefers-color-scheme: dark) {
+  :root { --tg-ground: #0f1521; --tg-card: #182130; --tg-ink: #e5eaf2; --tg-muted: #93a1b5;
+    --tg-line: #2b3649; --tg-error: #ff8a94; }
+}
+html, body { margin: 0; background: var(--tg-ground); overflow-x: clip; }
 body { padding: 18px 22px 40px; box-sizing: border-box; }
 </style>
 </head>
 <body>
 {{ plot_div | indent(4) }}
 {{ plot_script | indent(4) }}
+<script>
+// Canvases are opaque, and follow the scheme of the browser.
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+function paint() {
+  const ground = getComputedStyle(document.documentElement).getPropertyValue("--tg-card").trim();
+  for (const doc of Bokeh.documents) {
+    for (const model of doc._all_models.values()) {
+      if (model.type === "Figure") {
+        model.setv({background_fill_color: ground, border_fill_color: ground});
+      }
+    }
+  }
+}
+const waiting = setInterval(() => {
+  if (window.Bokeh && Bokeh.documents.length) { clearInterval(waiting); paint(); }
+}, 50);
+dark.addEventListener("change", paint);
+</script>
 </body>
 </html>
 """)
 _CARD = """\
-:host { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 12px 14px;
-  box-sizing: border-box; }
+:host { background: var(--tg-card); border: 1px solid var(--tg-line); border-radius: 10px;
+  padding: 12px 14px; box-sizing: border-box; }
 """
+_WIDGET = """\
+:host { color: var(--tg-muted); }
+.bk-input, .bk-btn-default { background-color: var(--tg-card); color: var(--tg-ink);
+  border-color: var(--tg-line); }
+.bk-btn-default.bk-active, .bk-btn-default:hover { background-color: var(--tg-line);
+  color: var(--tg-ink); border-color: var(--tg-line); }
+"""
+"""The look of inputs and buttons, on light and on dark ground."""
 
 
 _WRAPPED = ":host { flex-wrap: wrap; }"
@@ -92,10 +125,17 @@ class _View:
         self._header, self._waits = _div("header"), _div("waits")
         status = timeline.status
         self.plot = TimePlot(ticks=status is not None and status.ticks, legend=False)
-        self._follow = Toggle(label="Follow", active=True, width=80, button_type="default")
-        self._span = Select(value="5 minutes", options=list(_SPANS), width=120)
+        widget = InlineStyleSheet(css=_WIDGET)
+        self._follow = Toggle(
+            label="Follow", active=True, width=80, button_type="default", stylesheets=[widget]
+        )
+        self._span = Select(
+            value="5 minutes", options=list(_SPANS), width=120, stylesheets=[widget]
+        )
         self._series = _Series(has_phases=feed.has_phases)
-        self._key = TextInput(placeholder="user=alice", title="Key", width=240, name="key")
+        self._key = TextInput(
+            placeholder="user=alice", title="Key", width=240, name="key", stylesheets=[widget]
+        )
         self._window = TextInput(
             placeholder="2026-01-01T10:00:00Z/2026-01-01T10:01:00Z, or one instant",
             title="Window (empty: all)",
@@ -103,9 +143,11 @@ class _View:
             max_width=420,
             styles={"max-width": "100%"},
             name="window",
+            stylesheets=[widget],
         )
         self._ask = Button(label="Show history", button_type="primary", width=130, name="why")
         self._answer = _div("history")
+        self._answer.styles = {"max-height": "600px", "overflow-y": "auto"}
         self._ask.on_click(self._why)
         self._follow.on_change("active", self._again)
         self._span.on_change("value", self._again)
@@ -182,9 +224,8 @@ class _View:
             if self._timeline.version == self._shown:
                 return
             self._shown = self._timeline.version
-            status = self._timeline.status
             self._header.text = panels.header(self._feed.name, self._timeline)
-            self._waits.text = panels.waits(status, self._timeline.error)
+            self._waits.text = panels.waits(self._timeline)
             self.plot.update(
                 self._timeline,
                 follow=bool(self._follow.active),
@@ -203,9 +244,10 @@ class _View:
 
     def _read_history(self, key: str, window: str) -> None:
         try:
-            text = panels.timed(
-                history_html(self._feed.why(key.strip(), window.strip())), self._timeline.status
-            )
+            found = history_html(self._feed.why(key.strip(), window.strip()))
+            # The first line has the whole bounds.
+            head, end, steps = found.partition("</p>")
+            text = head + end + panels.timed(steps, self._timeline.status)
         except TidegateError as error:
             text = panels.notice(str(error), kind="error")
         except Exception as error:  # noqa: BLE001 - the page shows any error and goes on
@@ -223,11 +265,13 @@ class _Series:
     def __init__(self, *, has_phases: bool) -> None:
         """`has_phases`: whether the pipeline runs in micro-batches of Spark."""
         self._lines = ColumnDataSource({"t": [], "rate": [], "lag": [], "state": [], "windows": []})
+        self._last = ColumnDataSource(dict(self._lines.data))
+        """The last sample, so that a single one can be seen."""
         self._stacks = ColumnDataSource({"t": [], **{name: [] for name in _PHASES}})
         self.figures = [
             self._line("rows per second", "rate", "#457b9d", "0,0"),
-            self._line("watermark lag, seconds", "lag", "#c1121f", "0,0.[0]"),
-            self._line("state, KiB", "state", "#6d597a", "0,0.[0]"),
+            self._line("watermark lag", "lag", "#d62839", "0,0.[0]"),
+            self._line("state", "state", "#8e6fa8", "0,0.[0]"),
             self._phases()
             if has_phases
             else self._line("windows open", "windows", "#2a9d6f", "0,0"),
@@ -237,6 +281,7 @@ class _Series:
         plot = _small(title)
         plot.varea("t", 0, name, source=self._lines, fill_color=colour, fill_alpha=0.14)
         plot.line("t", name, source=self._lines, color=colour, line_width=2)
+        plot.scatter("t", name, source=self._last, color=colour, size=6)
         plot.yaxis.formatter = NumeralTickFormatter(format=numbers)
         return plot
 
@@ -252,7 +297,7 @@ class _Series:
         )
         legend = plot.legend[0]
         legend.orientation, legend.location = "horizontal", "top_left"
-        legend.background_fill_alpha, legend.border_line_color = 0.6, None
+        legend.background_fill_alpha, legend.border_line_color = 0, None
         legend.label_text_font_size, legend.label_text_color = "9px", MUTED
         legend.glyph_height = legend.glyph_width = legend.label_height = 9
         legend.spacing, legend.padding, legend.margin = 8, 1, 0
@@ -265,17 +310,34 @@ class _Series:
             since = samples[-1].clock - span * 1e6
             samples = [sample for sample in samples if sample.clock >= since]
         times = milliseconds(np.array([sample.clock for sample in samples]))
+        lags = np.array([np.nan if one.lag is None else one.lag for one in samples], float)
+        sizes = np.array([one.state_bytes for one in samples], float)
+        lag_unit, seconds = _unit(lags, _LAGS)
+        size_unit, size = _unit(sizes, _SIZES)
+        self.figures[1].title.text = f"watermark lag, {lag_unit}"
+        self.figures[2].title.text = f"state, {size_unit}"
         self._lines.data = {
             "t": times,
             "rate": [sample.rate for sample in samples],
-            "lag": [np.nan if sample.lag is None else sample.lag for sample in samples],
-            "state": [sample.state_bytes / 1024 for sample in samples],
+            "lag": lags / seconds,
+            "state": sizes / size,
             "windows": [sample.windows for sample in samples],
         }
+        self._last.data = {name: values[-1:] for name, values in self._lines.data.items()}
         self._stacks.data = {
             "t": times,
             **{name: [_phase(sample, name) for sample in samples] for name in _PHASES},
         }
+
+
+_LAGS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
+_SIZES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
+
+
+def _unit(values: np.ndarray, units: Sequence[tuple[str, int]]) -> tuple[str, int]:
+    """The unit in which these values are small numbers, and how large it is."""
+    largest = float(np.max(np.abs(values[~np.isnan(values)]), initial=0.0))
+    return next((one for one in units if largest > 3 * one[1]), units[-1])
 
 
 def _phase(sample: Sample, name: str) -> float:

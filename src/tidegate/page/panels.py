@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tidegate.html import STYLE, escaped, table
 from tidegate.operators.explain.facts import time_text
 from tidegate.operators.status import QueryStatus
-from tidegate.page.timeline import Timeline
+from tidegate.page.timeline import SOURCES, Timeline, line_name
 from tidegate.units import byte_size, rounded, when
 
 _STATES = {
@@ -21,24 +21,30 @@ _SOURCES = 12
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d(?:\.\d{3})?)\d*Z")
 _STYLE = f"""{STYLE}<style>
 .tg-top {{ display:flex; align-items:center; gap:12px; margin-bottom:12px; }}
-.tg-top h1 {{ font-size:20px; font-weight:650; margin:0; color:#0f172a; }}
+.tg-top h1 {{ font-size:20px; font-weight:650; margin:0; }}
 .tg-pill {{ color:#fff; border-radius:99px; padding:2px 10px; font-size:12px; font-weight:600; }}
-.tg-dim {{ color:#64748b; font-size:13px; }}
+.tg-dim {{ color:var(--tg-muted); font-size:13px; }}
 .tg-tiles {{ display:grid; grid-template-columns:repeat(auto-fit,minmax(150px,1fr)); gap:12px; }}
-.tg-tile {{ background:#fff; border:1px solid #e2e8f0; border-radius:10px; padding:10px 14px; }}
-.tg-tile b {{ display:block; font-size:19px; font-weight:650; color:#0f172a; margin-top:2px;
+.tg-tile {{ background:var(--tg-card); border:1px solid var(--tg-line); border-radius:10px;
+  padding:10px 14px; }}
+.tg-tile b {{ display:block; font-size:19px; font-weight:650; margin-top:2px;
   white-space:nowrap; font-variant-numeric:tabular-nums; }}
-.tg-tile span {{ color:#64748b; font-size:12px; }}
-.tg-tile i {{ color:#64748b; font-size:12px; font-style:normal; }}
-.tg-legend {{ display:flex; flex-wrap:wrap; gap:2px 14px; padding-top:7px; color:#64748b;
+.tg-tile span {{ color:var(--tg-muted); font-size:12px; }}
+.tg-tile i {{ color:var(--tg-muted); font-size:12px; font-style:normal; }}
+.tg-legend {{ display:flex; flex-wrap:wrap; gap:2px 14px; padding-top:7px; color:var(--tg-muted);
   font-size:12px; }}
 .tg-legend span {{ white-space:nowrap; }}
 .tg-legend i {{ display:inline-block; width:16px; margin-right:5px; vertical-align:middle; }}
 .tg time {{ white-space:nowrap; font-variant-numeric:tabular-nums; }}
 .tg-say {{ margin:0 0 10px; padding:0; list-style:none; }}
-.tg-say li {{ padding:6px 0; border-bottom:1px solid #f1f5f9; line-height:1.45; }}
+.tg-say li {{ padding:6px 0; border-bottom:1px solid var(--tg-line); line-height:1.45; }}
 .tg-say li:first-child {{ font-weight:600; }}
-h2.tg {{ font-size:13px; font-weight:650; color:#0f172a; margin:2px 0 6px; }}
+h2.tg {{ font-size:13px; font-weight:650; margin:2px 0 6px; }}
+.tg-line {{ display:inline-block; width:16px; height:3px; border-radius:2px; margin-right:6px;
+  vertical-align:middle; }}
+.tg table.tg-sources {{ width:100%; }}
+.tg .tg-sources td, .tg .tg-sources th {{ white-space:nowrap; padding-right:8px; }}
+.tg .tg-sources td:last-child {{ white-space:normal; }}
 .tg-dot {{ display:inline-block; width:8px; height:8px; border-radius:99px; margin-right:6px; }}
 </style>"""
 _DOTS = {"active": "#2a9d6f", "idle": "#f08c2e", "ended": "#94a3b8"}
@@ -107,12 +113,24 @@ def _clock(status: QueryStatus, mark: int) -> str:
 
 
 def _short(span: int) -> str:
-    """A duration in its two largest units."""
-    return " ".join(rounded(span).replace("milliseconds", "ms").split(" ")[:4])
+    """A duration in its two largest units, as short as possible."""
+    parts = rounded(span).split(" ")[:4]
+    return " ".join(_UNITS.get(part.removesuffix("s"), part) for part in parts)
 
 
-def waits(status: QueryStatus | None, error: str) -> str:
+_UNITS = {
+    "microsecond": "µs",
+    "millisecond": "ms",
+    "second": "s",
+    "minute": "min",
+    "hour": "h",
+    "day": "d",
+}
+
+
+def waits(timeline: Timeline) -> str:
     """What the pipeline waits for, its sources, and what happens next."""
+    status, error = timeline.status, timeline.error
     problem = notice(error, kind="error") if error else ""
     if status is None:
         return f"{_STYLE}{problem}"
@@ -121,7 +139,7 @@ def waits(status: QueryStatus | None, error: str) -> str:
         *(notice(text, kind="error") for text in (status.problem, status.error) if text),
     ]
     if any(source.name for source in status.sources):
-        parts.append(_sources(status))
+        parts.append(_sources(status, timeline.colours()))
     explained = status.explanation
     if explained is not None:
         sentences = "".join(f"<li>{_sentence(text, status)}</li>" for text in explained.sentences)
@@ -159,29 +177,35 @@ def timed(html: str, status: QueryStatus | None) -> str:
     return _INSTANT.sub(short, html)
 
 
-def _sources(status: QueryStatus) -> str:
+def _sources(status: QueryStatus, colours: Mapping[str, str]) -> str:
+    """The sources, each with the colour of its line in the plot."""
     rows = []
     for source in status.sources[:_SOURCES]:
         dot = (
             f'<span class="tg-dot" style="background:{_DOTS.get(source.status, "#94a3b8")}"></span>'
         )
         mark = "none" if source.watermark is None else _clock(status, source.watermark)
-        held = "<b>holds it back</b>" if source.holds else ""
+        held = "<b>holds back</b>" if source.holds else ""
+        colour = colours.get(line_name(source), "transparent")
+        line = f'<span class="tg-line" style="background:{colour}"></span>'
+        lag = "" if source.lag is None else _short(source.lag)
         rows.append(
-            f"<tr><td>{dot}{escaped(source.name or '(all)')}</td><td>{escaped(source.status)}</td>"
-            f"<td>{escaped(mark)}</td><td>{held}</td></tr>"
+            f"<tr><td>{line}{escaped(source.name or '(all)')}</td>"
+            f"<td>{dot}{escaped(source.status)}</td>"
+            f"<td>{escaped(mark)}</td><td>{escaped(lag)}</td><td>{held}</td></tr>"
         )
     more = len(status.sources) - _SOURCES
     rest = f'<p class="tg-dim">and {more:,} more</p>' if more > 0 else ""
     return (
-        '<h2 class="tg">Sources</h2><table><thead><tr><th>source</th><th>status</th>'
-        f"<th>watermark</th><th></th></tr></thead><tbody>{''.join(rows)}</tbody></table>{rest}"
+        '<h2 class="tg">Sources</h2><table class="tg-sources"><thead><tr><th>source</th>'
+        f"<th>status</th><th>watermark</th><th>lag</th><th></th></tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table>{rest}"
     )
 
 
 _LEGEND = (
-    ("watermark", "height:3px;background:#c1121f"),
-    ("source", "height:2px;background:#6d597a"),
+    ("watermark", "height:3px;background:#d62839"),
+    ("sources", f"height:3px;background:linear-gradient(90deg,{','.join(SOURCES[:3])})"),
     ("early pane", "height:7px;background:#8ecae6"),
     ("on-time pane", "height:7px;background:#2a9d6f"),
     ("late pane", "height:7px;background:#f08c2e"),
@@ -208,7 +232,11 @@ def history_head() -> str:
 
 def notice(text: str, *, kind: str = "info") -> str:
     """A message in a box."""
-    colours = "#fef2f2;color:#991b1b" if kind == "error" else "#f1f5f9;color:#475569"
+    colours = (
+        "rgba(214,40,57,.12);color:var(--tg-error,#c1121f)"
+        if kind == "error"
+        else "rgba(128,140,160,.15)"
+    )
     return (
         f'{STYLE}<div class="tg" style="background:{colours};border-radius:8px;padding:8px 12px;'
         f'white-space:pre-wrap;margin-bottom:8px">{escaped(text)}</div>'

@@ -12,18 +12,17 @@ from bokeh.models import (
     HoverTool,
     Legend,
     LegendItem,
+    NoOverlap,
     Range1d,
 )
 from bokeh.plotting import figure
 
-from tidegate.page.timeline import Line, Timeline
+from tidegate.page.timeline import SOURCES, Line, Timeline
 
 COLOURS = {"early": "#8ecae6", "on_time": "#2a9d6f", "late": "#f08c2e"}
-LATE_ROW, WATERMARK, WAITING = "#d62846", "#c1121f", "#94a3b8"
-SOURCES = (
-    *("#6d597a", "#457b9d", "#b56576", "#588157", "#bc6c25", "#7209b7", "#3a86ff", "#8d99ae"),
-)
-INK, MUTED, GRID = "#0f172a", "#64748b", "#e2e8f0"
+LATE_ROW, WATERMARK, WAITING = "#d62846", "#d62839", "#94a3b8"
+INK, MUTED, GRID = "#0f172a", "#7688a1", "#94a3b8"
+"""The colours of texts and lines; all but the first can be read on light and on dark ground."""
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 _NOWHERE = ([float("nan")], [float("nan")])
 _TICKS = DatetimeTickFormatter(
@@ -174,12 +173,13 @@ class TimePlot:
             "keys": waits["keys"],
         }
         self.watermark.data = self._stepped(timeline.watermark)
-        lines = [(name, self._stepped(line)) for name, line in timeline.sources.items() if name]
+        colours = timeline.colours()
+        lines = [(name, self._stepped(timeline.sources[name])) for name in colours]
         self.sources.data = {
             "xs": [line["x"] for _, line in lines],
             "ys": [line["y"] for _, line in lines],
             "name": [name for name, _ in lines],
-            "colour": [SOURCES[n % len(SOURCES)] for n in range(len(lines))],
+            "colour": [*colours.values()],
         }
         if follow:
             self._follow(timeline, span)
@@ -252,8 +252,10 @@ def style(plot: Any) -> None:
     plot.toolbar.autohide = True
     plot.min_border_right = 14
     for axis in plot.axis:
-        axis.axis_line_color = axis.major_tick_line_color = "#cbd5e1"
+        axis.axis_line_color = axis.major_tick_line_color = MUTED
+        axis.axis_line_alpha = axis.major_tick_line_alpha = 0.5
         axis.minor_tick_line_color = None
+        axis.major_label_policy = NoOverlap(min_distance=8)
         axis.major_label_text_color = axis.axis_label_text_color = MUTED
         axis.major_label_text_font = axis.axis_label_text_font = FONT
         axis.axis_label_text_font_style = "normal"
@@ -262,7 +264,7 @@ def style(plot: Any) -> None:
         if hasattr(axis, "formatter") and "Datetime" in type(axis.formatter).__name__:
             axis.formatter = _TICKS.clone()
     plot.grid.grid_line_color = GRID
-    plot.grid.grid_line_alpha = 0.7
+    plot.grid.grid_line_alpha = 0.25
     if plot.title is not None:
         plot.title.text_color = INK
         plot.title.text_font = FONT

@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tidegate.instants import MAX, MIN
-from tidegate.operators.status import QueryStatus
+from tidegate.operators.status import QueryStatus, SourceStatus
 from tidegate.page.feed import Moment, Reading
 
 MAX_BARS, MAX_POINTS = 4000, 2000
 MAX_MARKS, MAX_SAMPLES = 1200, 600
 RATE_SPAN = 10_000_000
 """The last part of the clock over which the rate of rows is counted, in microseconds."""
+SOURCES = (
+    *("#8e6fa8", "#457b9d", "#b56576", "#588157", "#bc6c25", "#7209b7", "#3a86ff", "#8d99ae"),
+)
+"""The colours of the lines of sources."""
 MAX_SOURCES = 24
 """The number of sources that have a line of their own."""
 
@@ -105,7 +109,7 @@ class Timeline:
         if status.watermark is not None and status.watermark != MAX and not self._is_past(now):
             self.watermark.add(now, status.watermark)
         for source in status.sources:
-            name = f"{source.input}:{source.name}" if source.input else source.name
+            name = line_name(source)
             if source.watermark is None or (
                 name not in self.sources and len(self.sources) >= MAX_SOURCES
             ):
@@ -138,6 +142,11 @@ class Timeline:
         self._counted.append((now, events))
         clock, before = self._counted[0]
         return max(0, events - before) / ((now - clock) / 1e6) if now > clock else 0.0
+
+    def colours(self) -> dict[str, str]:
+        """The colour of the line of each source that has a name."""
+        named = [name for name in self.sources if name]
+        return {name: SOURCES[n % len(SOURCES)] for n, name in enumerate(named)}
 
     # Columns for the plot
 
@@ -190,6 +199,11 @@ class Timeline:
         known += [int(x) for x in (self.watermark.x[:1] + self.watermark.x[-1:])]
         known += [] if self.status is None else [self.status.now]
         return (min(known), max(known)) if known else None
+
+
+def line_name(source: SourceStatus) -> str:
+    """The name of the line of a source."""
+    return f"{source.input}:{source.name}" if source.input else source.name
 
 
 def _joined(columns: list[np.ndarray]) -> np.ndarray:

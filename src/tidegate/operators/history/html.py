@@ -9,11 +9,13 @@ from tidegate.operators.history.text import open_text, step_text
 from tidegate.units import many
 
 _STYLE = f"""{STYLE}<style>
-.tg-steps {{ border-left:2px solid #e2e8f0; margin:8px 0 4px 6px; padding:0 0 0 16px; }}
+.tg-steps {{ border-left:2px solid rgba(128,140,160,.35); margin:8px 0 4px 6px;
+  padding:0 0 0 16px; }}
 .tg-step {{ position:relative; padding:5px 0; line-height:1.45; }}
 .tg-step:before {{ content:""; position:absolute; left:-22px; top:11px; width:10px; height:10px;
   border-radius:99px; background:var(--c); }}
-.tg-at {{ color:#64748b; font-size:12px; margin-right:8px; font-variant-numeric:tabular-nums; }}
+.tg-at {{ color:var(--tg-muted,#7c8799); font-size:12px; margin-right:8px;
+  font-variant-numeric:tabular-nums; }}
 .tg-kind {{ color:var(--c); font-weight:650; font-size:11px; text-transform:uppercase;
   letter-spacing:.04em; margin-right:8px; }}
 </style>"""
