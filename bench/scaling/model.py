@@ -14,16 +14,16 @@ TERMS: Mapping[str, tuple[str, ...]] = {
     HEADERS: ("tasks", "sources"),
     OPERATOR: ("batches", "rows", "cells", "panes", "sources"),
     STATE: ("batches", "bytes"),
-    SPARK: ("batches", "rows", "tasks", "shards"),
+    SPARK: ("batches", "tasks", "shards"),
 }
 """What the cost of each part depends on."""
-MESSAGE = 1.6e-6
+MESSAGE = 1.5e-6
 """Processor seconds to receive and decode a JSON message of 150 bytes (bench/RESULTS.md)."""
 HEADER_BYTES, SOURCE_BYTES = 400, 23
 """The size of a header: the same in every one, and for each source."""
 CELL_BYTES, STATE_SOURCE_BYTES = 6, 70
 """The size of saved state for each cell that changed, and for each source."""
-POSITION_BYTES = 18
+POSITION_BYTES = 11
 """The size of the position of a source in the offset log."""
 BUSY = 0.7
 """The share of the processor time that may be used."""

@@ -139,6 +139,19 @@ def test_batches_are_limited_and_new_partitions_join_at_their_first_message(
     assert plan.next(second, 9) is second
 
 
+def test_a_small_batch_has_a_message_of_every_partition(
+    kafka: KafkaBroker, clients: TopicClients
+) -> None:
+    topic = kafka.create_topic("direct-wide", 4)
+    for part, many in enumerate((9, 1, 0, 5)):
+        kafka.produce(topic, [{"value": "x", "partition": part} for _ in range(many)])
+    plan = planner(clients, topic)
+    first = plan.next(plan.start(), 0, 2)
+    assert [first.positions[topic, part] for part in range(4)] == [1, 1, 0, 1]
+    second = plan.next(first, 0, 2)
+    assert [second.positions[topic, part] for part in range(4)] == [2, 1, 0, 2]
+
+
 def test_a_query_begins_at_words_times_and_offsets(
     kafka: KafkaBroker, clients: TopicClients
 ) -> None:

@@ -16,9 +16,12 @@ from tidegate.streams.kafka_clients import ANSWER_SECONDS, NOT_YET, Clients, ret
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-CHUNK_MESSAGES = 1 << 16
-"""The maximum number of messages that are decoded at once."""
-CHUNK_BYTES = 32 << 20
+CHUNK_MESSAGES = 1 << 13
+"""The maximum number of messages that are decoded at once.
+
+They are objects, which decoding reads while they are in the cache of the processor.
+"""
+CHUNK_BYTES = 4 << 20
 """The size of messages that are decoded at once, unless a single one is larger."""
 WAVE_MESSAGES = 1 << 14
 """Short ranges of several partitions are requested together, up to as many messages."""
@@ -66,7 +69,8 @@ class TopicClients(Clients):
             "isolation.level": "read_committed",
             "fetch.wait.max.ms": "10",
             "fetch.queue.backoff.ms": "1",
-            "fetch.message.max.bytes": str(8 << 20),
+            # Of a partition with a backlog, far more would be fetched than a small batch reads.
+            "queued.min.messages": "10000",
         }
         try:
             return Consumer(self.settings({**usual, **self._options, **_READING}))
@@ -152,17 +156,19 @@ class _Arrived:
     """The offset of the next message to receive."""
     is_complete: bool = False
 
-    def add(self, messages: list[Any]) -> None:
-        """Add messages; those after the end of the range are dropped."""
+    def add(self, messages: list[Any]) -> int:
+        """Add messages, and return their size; those after the end of the range are dropped."""
         high = self.range.high
         if not messages or self.is_complete:
-            return
+            return 0
         self.next = messages[-1].offset() + 1
         if self.next >= high:
             self.is_complete = True
             messages = [one for one in messages if one.offset() < high]
         self.messages += messages
-        self.nbytes += sum(map(len, messages))
+        added = sum(map(len, messages))
+        self.nbytes += added
+        return added
 
     def chunks(self) -> Iterator[list[Any]]:
         """The messages in chunks whose bounds do not depend on how they arrived."""
@@ -251,20 +257,20 @@ class RangeReader:
         self, found: list[Any], arrived: dict[Place, _Arrived], *, skips_lost: bool
     ) -> list[Lost]:
         """Record received messages and events; return what was lost."""
-        messages, lost = found, list[Lost]()
+        messages, lost, added = found, list[Lost](), 0
         events = [one for one in found if one.error() is not None]
         if events:
             messages = [one for one in found if one.error() is None]
         if len(arrived) == 1:
-            next(iter(arrived.values())).add(messages)
+            added = next(iter(arrived.values())).add(messages)
         else:
             by_place: dict[Place, list[Any]] = {place: [] for place in arrived}
             for one in messages:
                 by_place[one.topic(), one.partition()].append(one)
             for place, some in by_place.items():
-                arrived[place].add(some)
-        if messages:
-            self._mean_bytes = max(64.0, sum(map(len, messages)) / len(messages))
+                added += arrived[place].add(some)
+        if added:
+            self._mean_bytes = max(64.0, added / len(messages))
         for event in events:
             lost += self._handle(event, arrived, skips_lost=skips_lost)
         return lost
