@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tidegate.kernel.frame import constant
 from tidegate.kernel.groups import Groups, present
-from tidegate.kernel.keys import FIXED, DenseKeys, Identities
+from tidegate.kernel.keys import FIXED, DenseKeys, Identities, RankedKeys
 from tidegate.operators.ingest.delivery import DeliveryReader
 from tidegate.spec.operator import Input
 
@@ -88,16 +88,42 @@ def test_oracle_groups_in_order_are_numbered_by_part_then_by_key(table, collide)
 def test_oracle_groups_in_order_by_numbers_that_are_close_together(table, at):
     numbers, part = column(at + k for k, _ in table), column(p for _, p in table)
     key_hash, key_check = FIXED.identify([pa.array(numbers)], len(table))
-    near = DenseKeys.of([pa.chunked_array([pa.array(numbers)])], len(table))
-    assert (near is not None) == (
-        len(table) > 0 and int(numbers.max()) - int(numbers.min()) <= 4 * len(table)
-    )
-    if near is not None:
-        known, plain = (
-            Groups.of_numbers(near.numbers, near.key_hash_of, part),
-            Groups.in_order(key_hash, key_check, part),
+    dense, columns = DenseKeys(), [pa.chunked_array([pa.array(numbers)])]
+    # The ranks of a range are made when its keys come again.
+    for near in (dense.ranked(columns, len(table)) for _ in range(3)):
+        assert (near is not None) == (
+            len(table) > 0 and int(numbers.max()) - int(numbers.min()) <= 4 * len(table)
         )
-        assert (known.ids.tolist(), known.n) == (plain.ids.tolist(), plain.n)
+        if near is not None:
+            plain = Groups.in_order(key_hash, key_check, part)
+            assert_groups_of_ranks(near, part, plain, (key_hash, key_check))
+            assert near.keys is not None
+            assert near.keys.take(pa.array(near.rank)).to_pylist() == numbers.tolist()
+
+
+def assert_groups_of_ranks(
+    ranked: RankedKeys, part: np.ndarray, plain: Groups, hashes: tuple[np.ndarray, np.ndarray]
+) -> None:
+    """Grouping by ranks gives the groups of the hashes, and names the key of each group."""
+    found, rank, begins, row = Groups.of_ranks(ranked.rank, len(ranked.hashes[0]), part)
+    assert (found.n, found.ids.tolist()) == (plain.n, plain.ids.tolist())
+    for mine, theirs in zip(ranked.hashes_of(rank), hashes, strict=True):
+        assert mine.tolist() == theirs[plain.firsts].tolist()
+    parts = part[plain.firsts].tolist()
+    assert [parts[at] for at in begins.tolist()] == part[row].tolist() == sorted(set(parts))
+
+
+@given(st.lists(st.tuples(st.integers(-60, 60), st.integers(1, 30)), min_size=1, max_size=6))
+def test_oracle_ranks_are_those_of_the_hashes_whatever_ranges_came_before(ranges):
+    dense = DenseKeys()
+    for first, count in ranges:
+        keys = pa.array(range(first, first + count))
+        found = dense.ranked([keys], count)
+        hashes = FIXED.identify([keys], count)
+        assert [word.tolist() for word in found.hashes_of(found.rank)] == [
+            word.tolist() for word in hashes
+        ]
+        assert np.argsort(found.rank).tolist() == np.argsort(hashes[0]).tolist()
 
 
 @given(
@@ -114,12 +140,9 @@ def test_oracle_groups_of_texts_that_repeat_are_those_of_their_hashes(table, enc
     given = column_.dictionary_encode() if encode else column_
     identities = Identities([pa.chunked_array([given])], len(column_))
     codes = identities.encoded
-    found, wanted = (
-        Groups.of_numbers(codes.numbers, codes.key_hash_of, part),
-        Groups.in_order(*plain, part),
-    )
-    assert (found.n, found.ids.tolist()) == (wanted.n, wanted.ids.tolist())
-    at = found.firsts
+    wanted = Groups.in_order(*plain, part)
+    assert_groups_of_ranks(codes.ranked(), part, wanted, plain)
+    at = wanted.firsts
     assert [word.tolist() for word in identities.at(at)] == [word[at].tolist() for word in plain]
     assert all((mine == theirs).all() for mine, theirs in zip(identities.all, plain, strict=True))
 
@@ -157,8 +180,9 @@ def test_oracle_rows_outside_are_in_the_last_groups(keys, data):
     part, inside = column(p for p, _ in places), np.array([i for _, i in places], bool)
     table = pa.table({"t": pa.array(range(len(keys)), pa.int64()), "k": pa.array(keys)})
     delivery = DeliveryReader(Input("t", key=("k",))).read(table, table.column("t"), 0)
-    groups, kept = delivery.grouped(("k",), part, inside)
-    assert DenseKeys.of([table.column("k")], len(keys)) is None or "all" not in vars(
+    found = delivery.grouped(("k",), part, inside)
+    groups, kept = found.groups, found.kept
+    assert DenseKeys().ranked([table.column("k")], len(keys)) is None or "all" not in vars(
         delivery.identities
     ), "near keys need no hashes of rows"
     key_hash, key_check = delivery.identities.all
@@ -169,7 +193,15 @@ def test_oracle_rows_outside_are_in_the_last_groups(keys, data):
         name for name, one in zip(names, inside.tolist(), strict=True) if one
     ]
     assert (groups.ids[~inside] >= kept).all()
+    assert [*zip(part[found.rows].tolist(), found.bounds, strict=False)] == [
+        (p, [name[0] for name in wanted].index(p)) for p in sorted({name[0] for name in wanted})
+    ]
     at = groups.lasts
+    assert [word.tolist() for word in found.hashes] == [
+        key_hash[at].tolist(),
+        key_check[at].tolist(),
+    ]
+    assert found.keys["k.k"].to_pylist() == [keys[row] for row in at.tolist()]
     assert [word.tolist() for word in Identities([table.column("k")], len(keys)).at(at)] == [
         key_hash[at].tolist(),
         key_check[at].tolist(),
@@ -190,16 +222,28 @@ def test_oracle_rows_outside_are_in_the_last_groups(keys, data):
     ],
 )
 def test_keys_that_are_not_close_together(columns):
-    assert DenseKeys.of(columns, len(columns[0]) if columns else 2) is None
+    assert DenseKeys().ranked(columns, len(columns[0]) if columns else 2) is None
 
 
-@pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int64(), pa.uint64()])
-def test_numbers_that_are_close_together_begin_at_zero(kind):
-    low = 2**64 - 4 if kind == pa.uint64() else 100
+@pytest.mark.parametrize(
+    ("kind", "low"),
+    [
+        (pa.int8(), 100),
+        (pa.int8(), -128),
+        (pa.uint8(), 252),
+        (pa.int64(), -(2**63)),
+        (pa.int64(), 2**63 - 4),
+        (pa.uint64(), 2**64 - 4),
+        (pa.uint64(), 0),
+    ],
+)
+def test_ranks_of_numbers_at_the_ends_of_their_type(kind, low):
     keys = pa.array([low + 3, low, low + 1], kind)
-    found = DenseKeys.of([keys], 3)
-    assert (found.numbers.tolist(), found.numbers.dtype) == ([3, 0, 1], np.int64)
-    assert found.key_hash_of(found.numbers).tolist() == FIXED.identify([keys], 3)[0].tolist()
+    dense = DenseKeys()
+    for found in (dense.ranked([keys], 3) for _ in range(3)):
+        assert found.keys.type == kind
+        assert found.keys.take(pa.array(found.rank)).equals(keys)
+        assert (found.hashes_of(found.rank)[0] == FIXED.identify([keys], 3)[0]).all()
 
 
 @pytest.mark.parametrize("parts", [[], [5], [3, 3, 1, 2, 1], [2**63 - 1, -(2**63), 0]])

@@ -2,14 +2,15 @@
 
 Columns are NumPy arrays where values are fixed-width and not null, and Arrow arrays otherwise.
 NumPy columns are cheap to compare and to scatter into; Arrow columns hold nulls, strings, decimals
-and nested values. Frames are immutable: every method returns a new one.
+and nested values. Frames are immutable: every method returns a new one. Two names may share one
+column, such as the number of rows and that of summed values: it moves once, and stays shared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,14 @@ def squeezed(column: np.ndarray) -> np.ndarray:
     ):
         return column
     return constant(column[0], len(column))
+
+
+def squeezed_all(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """The columns, with NumPy columns of one value as constants."""
+    return {
+        name: squeezed(column) if isinstance(column, np.ndarray) else column
+        for name, column in columns.items()
+    }
 
 
 def concat(columns: Sequence[Column]) -> Column:
@@ -244,18 +253,22 @@ class Frame:
         """The rows at the given positions."""
         # Frames of small deliveries have more columns than rows: this loop is their time.
         n, places, columns = len(index), None, dict[str, Column]()
+        done: dict[int, Column] = {}
         for name, column in self.columns.items():
-            if isinstance(column, np.ndarray):
-                if column.strides == (0,):
-                    columns[name] = _resized(column, n)
-                    continue
-                if n < _LARGE or column.dtype == bool:
-                    columns[name] = column[index]
-                    continue
-            if places is None:
-                places = pa.array(index)
-            moved = to_arrow(column).take(places)
-            columns[name] = moved.to_numpy() if isinstance(column, np.ndarray) else moved
+            taken = done.get(id(column))
+            if taken is None:
+                if not isinstance(column, np.ndarray):
+                    places = pa.array(index) if places is None else places
+                    taken = column.take(places)
+                elif column.strides == (0,):
+                    taken = _resized(column, n)
+                elif n < _LARGE or column.dtype == bool:
+                    taken = column[index]
+                else:
+                    places = pa.array(index) if places is None else places
+                    taken = to_arrow(column).take(places).to_numpy()
+                done[id(column)] = taken
+            columns[name] = taken
         return Frame(columns, n)
 
     def where(self, mask: np.ndarray) -> Frame:
@@ -270,9 +283,13 @@ class Frame:
         pick = np.arange(self.length)
         pick[index] = self.length + np.arange(len(index))
         columns: dict[str, Column] = {}
+        done: dict[tuple[int, int], Column] = {}
         for name, new in other.columns.items():
             old = self.columns[name]
-            if is_constant(old) and is_constant(new) and old[0] == new[0]:
+            both = id(old), id(new)
+            if both in done:
+                columns[name] = done[both]
+            elif is_constant(old) and is_constant(new) and old[0] == new[0]:
                 columns[name] = old
             elif isinstance(old, np.ndarray) and isinstance(new, np.ndarray):
                 column = old.copy()
@@ -280,21 +297,22 @@ class Frame:
                 columns[name] = column
             else:
                 columns[name] = take(concat([old, new]), pick)
+            done[both] = columns[name]
         return self.with_mapping(columns)
 
     def slice(self, start: int, stop: int) -> Frame:
         size = max(0, stop - start)
         cut = {
-            n: c[start:stop] if isinstance(c, np.ndarray) else c.slice(start, size)
-            for n, c in self.columns.items()
+            id(c): c[start:stop] if isinstance(c, np.ndarray) else c.slice(start, size)
+            for c in self.columns.values()
         }
-        return Frame(cut, size)
+        return Frame({name: cut[id(c)] for name, c in self.columns.items()}, size)
 
     @property
     def nbytes(self) -> int:
         return sum(
             c.dtype.itemsize if isinstance(c, np.ndarray) and is_constant(c) else int(c.nbytes)
-            for c in self.columns.values()
+            for c in {id(c): c for c in self.columns.values()}.values()
         )
 
     def to_table(self) -> pa.Table:
@@ -314,10 +332,22 @@ def concat_frames(frames: Sequence[Frame]) -> Frame:
     frames = [f for f in frames if len(f)] or list(frames[:1])
     if len(frames) == 1:
         return frames[0]
-    return Frame(
-        {name: concat([f[name] for f in frames]) for name in frames[0].names},
-        sum(len(f) for f in frames),
-    )
+    return combined(frames, concat, sum(len(f) for f in frames))
+
+
+def combined(
+    frames: Sequence[Frame], combine: Callable[[list[Column]], Column], rows: int
+) -> Frame:
+    """The columns of frames combined by name; names that share their columns keep doing so."""
+    columns: dict[str, Column] = {}
+    done: dict[tuple[int, ...], Column] = {}
+    for name in frames[0].columns:
+        parts = [frame.columns[name] for frame in frames]
+        same = tuple(map(id, parts))
+        if same not in done:
+            done[same] = combine(parts)
+        columns[name] = done[same]
+    return Frame(columns, rows)
 
 
 def equal_rows(left: Column, right: Column) -> np.ndarray:

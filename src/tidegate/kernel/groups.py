@@ -8,7 +8,7 @@ and "last" mean the order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -129,20 +129,24 @@ def _collide(codes: np.ndarray, n: int, key_check: np.ndarray) -> bool:
     return bool((one[codes] != key_check).any())
 
 
-def _dense(codes: np.ndarray, bound: int) -> tuple[np.ndarray, int]:
-    """Codes below a bound, renumbered in their order without gaps, and how many there are."""
+def _dense(codes: np.ndarray, bound: int) -> tuple[np.ndarray, np.ndarray]:
+    """Codes below a bound, renumbered in their order without gaps, and those that occur."""
     if bound > _SPARSE * len(codes):
         values, number = np.unique(codes, return_inverse=True)
-        return number, len(values)
+        return number, values
     used = np.zeros(bound, bool)
     used[codes] = True
-    number = np.cumsum(used) - 1
-    return number[codes], int(number[-1]) + 1
+    number = np.cumsum(used)
+    number -= 1
+    return number[codes], np.flatnonzero(used)
 
 
 def _parted(ids: np.ndarray, n: int, parts: np.ndarray, many: int) -> tuple[np.ndarray, int]:
     """Group numbers for equal id and part, ordered by part and then id, and how many there are."""
-    return (ids, n) if many == 1 else _dense(parts * n + ids, many * n)
+    if many == 1:
+        return ids, n
+    found, codes = _dense(parts * n + ids, many * n)
+    return found, len(codes)
 
 
 class Groups:
@@ -151,6 +155,8 @@ class Groups:
     def __init__(self, ids: np.ndarray, n: int) -> None:
         self.ids = ids
         self.n = n
+        self._sums: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        """Columns by their identity, and their sums."""
 
     @classmethod
     def by(cls, columns: Sequence[np.ndarray]) -> Groups:
@@ -167,7 +173,11 @@ class Groups:
         for column in varying[1:]:
             more, m = _codes(column)
             packed = ids.astype(np.int64) * m + more
-            ids, n = _codes(packed) if n * m > _SPARSE * rows else _dense(packed, n * m)
+            if n * m > _SPARSE * rows:
+                ids, n = _codes(packed)
+            else:
+                ids, known = _dense(packed, n * m)
+                n = len(known)
         return cls(ids, n)
 
     @classmethod
@@ -187,31 +197,23 @@ class Groups:
         return cls(*_parted(ids, len(key_hashes), *_ranked(part)))
 
     @classmethod
-    def of_numbers(
-        cls, numbers: np.ndarray, key_hash_of: Callable[[np.ndarray], np.ndarray], part: np.ndarray
-    ) -> Groups:
-        """Like `in_order`, for keys that are small integers: a table ranks them, and only those
-        that occur are hashed.
+    def of_ranks(
+        cls, rank: np.ndarray, bound: int, part: np.ndarray
+    ) -> tuple[Groups, np.ndarray, np.ndarray, np.ndarray]:
+        """Group rows by part and by the rank of their key, which is below a bound.
+
+        Groups are numbered by part, then by rank. Also returns the rank of each group, the first
+        group of each part, and a row of each part.
         """
-        if not len(part):
-            return cls.single(0)
         parts, many = _ranked(part)
-        bound = int(numbers.max()) + 1
-        if many * bound > _SPARSE * len(part):
-            known = present(numbers, bound)
-            rank = inverse(known[ascending(key_hash_of(known))], bound)
-            return cls(*_parted(rank[numbers], len(known), parts, many))
-        code = parts
-        code *= bound
-        code += numbers
-        used = np.zeros((many, bound), bool)
-        used.ravel()[code] = True
-        known = np.flatnonzero(used.any(axis=0))
-        order = known[ascending(key_hash_of(known))]
-        number = np.cumsum(used[:, order]) - 1
-        table = np.empty((many, bound), np.int64)
-        table[:, order] = number.reshape(many, len(order))
-        return cls(table.ravel()[code], int(number[-1]) + 1)
+        row = np.empty(many, np.int64)
+        row[parts] = np.arange(len(part))
+        ids, codes = _dense(rank if many == 1 else parts * bound + rank, many * bound)
+        low = np.arange(many) * bound
+        begins = np.searchsorted(codes, low)
+        if many > 1:
+            codes -= np.repeat(low, np.diff(begins, append=len(codes)))
+        return cls(ids, len(codes)), codes, begins, row
 
     @classmethod
     def single(cls, rows: int) -> Groups:
@@ -262,11 +264,19 @@ class Groups:
         return rank
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sums in the type of the values, int64 for booleans; integer sums wrap on overflow."""
+        """Sums in the type of the values, int64 for booleans; integer sums wrap on overflow.
+
+        The sums of a column that several aggregates share are computed once.
+        """
         if values.dtype.kind == "f":
             return np.bincount(self.ids, values, minlength=self.n).astype(values.dtype, copy=False)
+        known = self._sums.get(id(values))
+        if known is not None:
+            return known[1]
         total = np.zeros(self.n, np.int64 if values.dtype.kind == "b" else values.dtype)
-        np.add.at(total, self.ids, values)
+        if len(values) and (values.strides[0] or values[0]):
+            np.add.at(total, self.ids, values)
+        self._sums[id(values)] = values, total
         return total
 
     def min(self, values: np.ndarray) -> np.ndarray:

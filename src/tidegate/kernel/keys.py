@@ -14,14 +14,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import InputError
-from tidegate.kernel.frame import constant, to_arrow, values_of
+from tidegate.kernel.frame import constant, is_constant, to_arrow, values_of
+from tidegate.kernel.groups import ascending, inverse, present
 from tidegate.kernel.siphash import Hashes, Key, hash_bytes, hash_words
 
 KEY = ("key_hash", "key_check")
@@ -73,6 +74,11 @@ class KeyHasher:
     def identities(self, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Identities:
         """The identities of some rows, hashed on demand."""
         return Identities(columns, rows, self)
+
+    @cached_property
+    def dense(self) -> DenseKeys:
+        """The ranks of keys that are dense integers."""
+        return DenseKeys()
 
     @cached_property
     def _key(self) -> Key:
@@ -201,19 +207,18 @@ class Identities:
         rows: int,
         hasher: KeyHasher = FIXED,
     ) -> None:
-        self._columns, self._rows, self._hasher = columns, rows, hasher
+        self._columns, self._rows, self.hasher = columns, rows, hasher
 
-    @classmethod
-    def known(cls, key_hash: np.ndarray, key_check: np.ndarray) -> Identities:
-        """Identities that are already computed."""
-        found = cls((), len(key_hash))
+    def known(self, key_hash: np.ndarray, key_check: np.ndarray) -> Identities:
+        """Identities that are already computed, under the same secret."""
+        found = Identities((), len(key_hash), self.hasher)
         found.all = key_hash, key_check
         return found
 
     @cached_property
     def encoded(self) -> EncodedKeys | None:
         """The keys as codes; None if they are not texts that repeat."""
-        return self._hasher.encode(self._columns)
+        return self.hasher.encode(self._columns)
 
     @cached_property
     def all(self) -> tuple[np.ndarray, np.ndarray]:
@@ -221,7 +226,7 @@ class Identities:
         encoded = vars(self).get("encoded")
         if encoded is not None:
             return cast("EncodedKeys", encoded).at(slice(None))
-        return self._hasher.identify(self._columns, self._rows)
+        return self.hasher.identify(self._columns, self._rows)
 
     def at(self, index: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
         """The identities of some rows; hashes only these if the others are not hashed yet."""
@@ -232,11 +237,32 @@ class Identities:
         if encoded is not None:
             return cast("EncodedKeys", encoded).at(index)
         if isinstance(index, slice):
-            return self._hasher.identify(
+            return self.hasher.identify(
                 [column[index] for column in self._columns], len(range(self._rows)[index])
             )
         rows = pa.array(index)
-        return self._hasher.identify([column.take(rows) for column in self._columns], len(index))
+        return self.hasher.identify([column.take(rows) for column in self._columns], len(index))
+
+
+@dataclass(frozen=True, eq=False)
+class RankedKeys:
+    """The distinct keys of some rows in the order of their hashes, and the rank of each row's key.
+
+    There may be keys that no row has.
+    """
+
+    rank: np.ndarray
+    hashes: Hashes
+    """The (key_hash, key_check) by rank; no two keys have the same `key_hash`."""
+    keys: pa.Array | None = None
+    """The keys by rank, where they are known beforehand."""
+
+    def hashes_of(self, rank: np.ndarray) -> Hashes:
+        """The (key_hash, key_check) of the keys with some ranks."""
+        first, second = self.hashes
+        return first[rank], (
+            constant(second[0], len(rank)) if is_constant(second) else second[rank]
+        )
 
 
 @dataclass(frozen=True)
@@ -253,23 +279,50 @@ class EncodedKeys:
         numbers = self.numbers[index]
         return self.hashes[0][numbers], self.hashes[1][numbers]
 
-    def key_hash_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The key hashes of the keys with some codes."""
-        return self.hashes[0][numbers]
+    def ranked(self) -> RankedKeys:
+        """The keys by their hashes."""
+        order = ascending(self.hashes[0])
+        first, second = self.hashes
+        return RankedKeys(inverse(order)[self.numbers], (first[order], second[order]))
 
 
-@dataclass(frozen=True)
-class DenseKeys:
-    """Dense integer keys, as numbers from 0."""
+class _RankTable(NamedTuple):
+    """The ranks of integer keys from `first` to `last`, or of those of them that occur."""
 
-    numbers: np.ndarray
-    first: np.generic
-    """The key with number 0."""
-    kind: pa.DataType
+    first: int
+    last: int
+    rank: np.ndarray
+    hashes: Hashes
+    keys: pa.Array
 
     @classmethod
-    def of(cls, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> DenseKeys | None:
-        """The keys of some rows; None if they are not dense integers."""
+    def of(cls, first: int, last: int, numbers: np.ndarray, like: np.ndarray) -> _RankTable:
+        """The ranks of the keys `first + numbers`, of the type of other keys."""
+        keys = numbers.astype(like.dtype) + like.dtype.type(first)
+        order = ascending(mix(_wide(keys)))
+        keys = pa.array(keys[order])
+        rank = inverse(numbers[order], last - first + 1)
+        return cls(first, last, rank, identify_words(keys), keys)
+
+    def covers(self, low: int, high: int, like: np.ndarray) -> bool:
+        """Whether keys of a range, and of the type of others, have a rank."""
+        return (
+            self.first <= low
+            and high <= self.last
+            and self.keys.type == pa.from_numpy_dtype(like.dtype)
+        )
+
+
+class DenseKeys:
+    """Ranks dense integer keys; the ranks of a range are kept once its keys come a second time."""
+
+    def __init__(self) -> None:
+        self._held: _RankTable | None = None
+        self._seen = (0, -1)
+        """A range in which keys have been."""
+
+    def ranked(self, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> RankedKeys | None:
+        """The keys of some rows by their hashes; None if they are not dense integers."""
         if (
             len(columns) != 1
             or not rows
@@ -278,18 +331,35 @@ class DenseKeys:
         ):
             return None
         keys = to_arrow(columns[0]).to_numpy(zero_copy_only=False)
-        low, high = keys.min(), keys.max()
-        if int(high) - int(low) > _SPREAD * rows:
+        low, high = int(keys.min()), int(keys.max())
+        if high - low > _SPREAD * rows:
             return None
-        # Differences of small types may overflow them, and large unsigned keys only fit as
-        # differences.
-        wide = keys if keys.dtype.itemsize == _WORD else keys.astype(np.int64)
-        return cls((wide - wide.dtype.type(low)).astype(np.int64, copy=False), low, columns[0].type)
+        table = self._table(keys, low, high)
+        return RankedKeys(table.rank[_numbers(keys, table.first)], table.hashes, table.keys)
 
-    def key_hash_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The key hashes of the keys with some numbers."""
-        keys = numbers.astype(self.first.dtype) + self.first
-        return identify_words(pa.array(keys, self.kind))[0]
+    def _table(self, keys: np.ndarray, low: int, high: int) -> _RankTable:
+        held, (first, last) = self._held, self._seen
+        if held is not None and held.covers(low, high, keys):
+            return held
+        if first <= low and high <= last:
+            self._held = _RankTable.of(first, last, np.arange(last - first + 1), keys)
+            return self._held
+        # Ranges move: rank the keys that occur, and the whole range only if it comes again.
+        first, last = min(first, low), max(last, high)
+        if last - first > _SPREAD * len(keys) or self._seen == (0, -1):
+            first, last = low, high
+        margin, limits = (last - first) // 16 + 1, np.iinfo(keys.dtype)
+        self._seen = max(int(limits.min), first - margin), min(int(limits.max), last + margin)
+        return _RankTable.of(low, high, present(_numbers(keys, low), high - low + 1), keys)
+
+
+def _numbers(keys: np.ndarray, first: int) -> np.ndarray:
+    """Keys as numbers from the first one.
+
+    Differences of small types may overflow them, and large unsigned keys only fit as differences.
+    """
+    wide = keys if keys.dtype.itemsize == _WORD else keys.astype(np.int64)
+    return (wide - wide.dtype.type(first)).astype(np.int64, copy=False)
 
 
 def shard_of(key_hash: np.ndarray, shards: int) -> np.ndarray:
@@ -333,11 +403,15 @@ def _word(array: pa.Array) -> np.ndarray:
         )
     width = pa.int32() if array.type.bit_width == 32 else pa.int64()
     plain = array if pa.types.is_integer(array.type) else array.view(width)
-    numbers = pc.fill_null(plain, 0).to_numpy(zero_copy_only=False)
+    return _wide(pc.fill_null(plain, 0).to_numpy(zero_copy_only=False))
+
+
+def _wide(numbers: np.ndarray) -> np.ndarray:
+    """Integers as 64-bit words."""
     return (
-        numbers.astype(np.uint64)
+        numbers.astype(np.uint64, copy=False)
         if numbers.dtype.kind == "u"
-        else numbers.astype(np.int64).view(np.uint64)
+        else numbers.astype(np.int64, copy=False).view(np.uint64)
     )
 
 

@@ -10,7 +10,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,6 @@ from tidegate.operators.output import LateRows, Output
 from tidegate.operators.text_table import results_html, results_text
 from tidegate.units import many
 
-_HEX = np.array(
-    [int.from_bytes(f"{byte:02x}".encode(), "little") for byte in range(256)], np.uint16
-)
 _LATE_COLUMNS = frozenset({"class", "reason", "detail", "watermark", "windows", "emitted_at"})
 _TIME_COLUMNS = frozenset(
     {"window_start", "window_end", "time", "watermark", "emitted_at", "windows"}
@@ -143,16 +140,24 @@ def words_of(words: Sequence[str], codes: np.ndarray) -> pa.Array:
 
 
 def hex_text(raw: np.ndarray) -> pa.Array:
-    """The rows of a matrix of bytes as hexadecimal text."""
+    """The rows of a matrix of bytes, an even number of them, as hexadecimal text."""
     rows, width = raw.shape
     is_large = 2 * width * rows > np.iinfo(np.int32).max
     step = 2 * width
     offsets = np.arange(0, step * (rows + 1), step, dtype=np.int64 if is_large else np.int32)
     kind = pa.LargeStringArray if is_large else pa.StringArray
-    text = _HEX[raw].view(np.uint8)
-    return kind.from_buffers(
-        rows, pa.py_buffer(offsets.tobytes()), pa.py_buffer(text.tobytes())
-    ).cast(pa.string())
+    text = _digits()[np.ascontiguousarray(raw).view(np.uint16)]
+    return kind.from_buffers(rows, pa.py_buffer(offsets.data), pa.py_buffer(text.data)).cast(
+        pa.string()
+    )
+
+
+@cache
+def _digits() -> np.ndarray:
+    """The four hexadecimal digits of each pair of bytes, as one word in the order of memory."""
+    pairs = np.arange(1 << 16, dtype=np.uint16).view(np.uint8)
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    return np.column_stack([digits[pairs >> 4], digits[pairs & 15]]).ravel().view(np.uint32)
 
 
 def instants(column: np.ndarray, *, ticks: bool) -> pa.Array:

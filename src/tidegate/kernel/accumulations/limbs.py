@@ -50,10 +50,11 @@ def split_decimals(array: pa.Array) -> Limbs:
 
 
 def carry(limbs: Limbs) -> Limbs:
-    """Propagate carries in place."""
+    """Propagate carries; columns are replaced, not changed, because others may share them."""
     for i in range(len(limbs) - 1):
-        limbs[i + 1] += limbs[i] >> _SHIFT
-        limbs[i] &= _LOW
+        over = limbs[i] >> _SHIFT
+        if over.any():
+            limbs[i], limbs[i + 1] = limbs[i] & _LOW, limbs[i + 1] + over
     return limbs
 
 

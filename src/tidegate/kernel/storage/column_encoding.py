@@ -1,6 +1,7 @@
 """Column encoding: compact tables with constant, duplicate, narrow and delta-encoded columns.
 
-A constant column is a value in the schema metadata, and a duplicate of another column is its name.
+A constant column is a value in the schema metadata, and a duplicate of another column, or one that
+shares its values with it, is its name.
 Integers and timestamps take as few bytes as their range needs. The hashes of a key that is one
 integer are left out, because they follow from it. A frame sorted by hash may be stored sorted by
 such a key, which is then delta-encoded. Decoding restores rows and types; the order of columns may
@@ -22,6 +23,7 @@ from tidegate.kernel.keys import KEY, identify_words, is_word
 from tidegate.state.damage import damage_in
 
 _CONSTANTS, _NARROWED, _DUPLICATES, _TIMES = b"constants", b"narrowed", b"duplicates", b"times"
+_SHARED = b"shared"
 _IDENTITY, _HASHES, _DELTAS = b"identity", b"hashes", b"deltas"
 _IDENTITIES = (("k.", KEY), ("m.", ("equal_hash", "key_check")))
 """Prefixes of the columns from which hashes may follow, and the names of the hash columns."""
@@ -35,6 +37,8 @@ def pack(frame: Frame, *, by_key: bool = False) -> pa.Table:
     key, hashes = _key_of(frame)
     ordered, deltas = _delta_encoded(frame, key, hashes) if by_key and key else (frame, [])
     columns = {name: column for name, column in ordered.columns.items() if name not in hashes}
+    shared = _shared(columns, key)
+    columns = {name: column for name, column in columns.items() if name not in shared}
     constants: dict[str, Any] = {}
     narrowed: dict[str, Any] = {}
     times: dict[str, Any] = {}
@@ -65,6 +69,7 @@ def pack(frame: Frame, *, by_key: bool = False) -> pa.Table:
         _CONSTANTS: constants,
         _NARROWED: narrowed,
         _DUPLICATES: duplicates,
+        _SHARED: shared,
         _TIMES: times,
         _HASHES: hashes,
         _DELTAS: deltas,
@@ -83,6 +88,16 @@ def _narrowest(low: int, high: int) -> tuple[np.dtype[Any] | None, int]:
             return word, 0 if low >= 0 and high <= limit else low
     # Without a base, wide integers stay as they are.
     return None, low
+
+
+def _shared(columns: Mapping[str, Column], key: str) -> dict[str, str]:
+    """The names that share the column of an earlier one, or of the key, which is decoded first."""
+    first = {id(columns[key]): key} if key else {}
+    return {
+        name: original
+        for name, column in columns.items()
+        if (original := first.setdefault(id(column), name)) != name
+    }
 
 
 def _duplicates(columns: Mapping[str, Column]) -> dict[str, str]:
@@ -135,13 +150,16 @@ def _unpacked(table: pa.Table) -> Frame:
         columns[name] = constant(np.dtype(kind).type(value), table.num_rows)
     for name, (unit, zone) in json.loads(metadata.get(_TIMES, b"{}")).items():
         columns[name] = to_arrow(columns[name]).cast(pa.timestamp(unit, zone))
+    shared = json.loads(metadata.get(_SHARED, b"{}"))
     key = metadata.get(_IDENTITY, b"").decode()
     if not key:
+        columns.update({name: columns[original] for name, original in shared.items()})
         return Frame(columns, table.num_rows)
     deltas = json.loads(metadata.get(_DELTAS, b"[]"))
     if deltas:
         kind, first = deltas
         columns[key] = (np.cumsum(columns[key], dtype=np.uint64) + np.uint64(first)).astype(kind)
+    columns.update({name: columns[original] for name, original in shared.items()})
     hashes = json.loads(metadata[_HASHES])
     columns.update(zip(hashes, identify_words(to_arrow(columns[key])), strict=True))
     frame = Frame(columns, table.num_rows)

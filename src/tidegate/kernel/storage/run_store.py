@@ -31,6 +31,7 @@ from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import (
     Column,
     Frame,
+    combined,
     concat_frames,
     constant,
     is_constant,
@@ -470,11 +471,7 @@ class RunStore:
             base = np.zeros(len(self._runs), np.int64)
             base[numbers] = np.cumsum([0, *map(len, frames[:-1])])
             index = pa.array(base[places.run] + places.at)
-            columns = {
-                name: _take_chunked([frame[name] for frame in frames], index)
-                for name in frames[0].names
-            }
-            return Frame(columns, len(index))
+            return combined(frames, lambda parts: _take_chunked(parts, index), len(index))
         rows = [np.flatnonzero(places.run == number) for number in numbers]
         parts = [frame.take(places.at[here]) for frame, here in zip(frames, rows, strict=True)]
         return concat_frames(parts).take(inverse(np.concatenate(rows)))

@@ -14,7 +14,6 @@ import pyarrow as pa
 from tidegate.instants import saturating_add
 from tidegate.kernel.frame import Frame
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.keys import Identities
 from tidegate.kernel.storage.message_store import MessageStore
 from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.windows.assigners import Assigned, ByDifferenceAssigner
@@ -161,7 +160,7 @@ def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:
         delivery,
         table=payload(older).cast(delivery.table.schema),
         time=older.ints("event_time"),
-        identities=Identities.known(older.ints("key_hash"), older.ints("key_check")),
+        identities=delivery.identities.known(older.ints("key_hash"), older.ints("key_check")),
         seq=older.ints("arrival"),
         offset=older.ints("offset"),
         partition=np.zeros(len(older), np.int64),
@@ -173,7 +172,7 @@ def _with_older(delivery: Delivery, older: Frame, x: np.ndarray) -> Delivery:
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(added, name), getattr(delivery, name)]) for name in names
     }
-    identities = Identities.known(
+    identities = delivery.identities.known(
         *(
             np.concatenate(both)
             for both in zip(added.identities.all, delivery.identities.all, strict=True)

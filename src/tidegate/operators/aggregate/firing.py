@@ -6,14 +6,22 @@ a cell if need be. `Firing.show` emits them, each after the retraction of the pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.instants import MAX
-from tidegate.kernel.frame import Column, Frame, constant, equal_rows, plain, squeezed
+from tidegate.kernel.frame import (
+    Column,
+    Frame,
+    constant,
+    equal_rows,
+    plain,
+    squeezed,
+    squeezed_all,
+)
 from tidegate.kernel.keys import KEY
 from tidegate.operators.aggregate.cell_values import CellValues
 from tidegate.operators.aggregate.collector import Collector
@@ -394,20 +402,35 @@ class Firing:
             self.show(panes, out)
             rows = rows[panes.emitted]
             emitted[rows] = True
-            cells = _squeezed(cells.replaced(rows, panes.after), panes.after.names)
-        cells = _squeezed(
-            cells.with_columns(
-                pending=np.where(firing, 0, cells.ints("pending")),
-                has_on_time=cells.ints("has_on_time") & ~firing,
-                has_hold=cells.ints("has_hold") & ~firing,
-                fired_on_time=cells.ints("fired_on_time") | (firing & complete),
-                fired_seq=np.where(firing, cells.ints("newest_seq"), cells.ints("fired_seq")),
-            ),
-            ("pending", "has_on_time", "has_hold", "fired_on_time", "fired_seq"),
-        )
+            changed = cells.select(panes.after.names).replaced(rows, panes.after)
+            cells = cells.with_mapping(squeezed_all(changed.columns))
+        cells = cells.with_mapping(self._reset(cells, firing, complete))
         if self._context.spec.mode == "discarding":
             cells = cells.with_mapping(self._cell_values.emptied(cells, firing))
         return self._cell_values.after(cells, emitted), emitted
+
+    @staticmethod
+    def _reset(cells: Frame, firing: np.ndarray, complete: np.ndarray) -> dict[str, Column]:
+        """The columns of what is new since the last firing, after this one."""
+        if firing.all():
+            nothing, no = constant(np.int64(0), len(cells)), constant(np.False_, len(cells))
+            before = cells.ints("fired_on_time")
+            return {
+                "pending": nothing,
+                "has_on_time": no,
+                "has_hold": no,
+                "fired_on_time": squeezed(before | complete),
+                "fired_seq": cells["newest_seq"],
+            }
+        return squeezed_all(
+            {
+                "pending": np.where(firing, 0, cells.ints("pending")),
+                "has_on_time": cells.ints("has_on_time") & ~firing,
+                "has_hold": cells.ints("has_hold") & ~firing,
+                "fired_on_time": cells.ints("fired_on_time") | (firing & complete),
+                "fired_seq": np.where(firing, cells.ints("newest_seq"), cells.ints("fired_seq")),
+            }
+        )
 
     def output_time(self, cells: Frame) -> np.ndarray:
         """The time of the pane that a cell would put out now."""
@@ -474,10 +497,3 @@ def _unchanged(panes: Frame, values: Mapping[str, pa.Array], cell: np.ndarray | 
             equal = np.where(first, equal, equal_rows(column, column.take(before)))
         same &= equal
     return same
-
-
-def _squeezed(cells: Frame, names: Iterable[str]) -> Frame:
-    """The cells with NumPy columns of one value in the memory of one value."""
-    return cells.with_mapping(
-        {name: squeezed(column) for name in names if isinstance(column := cells[name], np.ndarray)}
-    )

@@ -145,13 +145,14 @@ class PreAggregator:
         return number
 
     def _combined(self, delivery: Delivery, sure: np.ndarray, number: np.ndarray) -> Frame | None:
-        groups, kept = delivery.grouped(self.spec.input.key, number, sure)
+        grouped = delivery.grouped(self.spec.input.key, number, sure)
+        groups, kept = grouped.groups, grouped.kept
         if kept > _WORTH_IT * len(delivery):
             return None
         delivery = delivery.with_position(delivery.time).with_classes(
             np.full(len(delivery), ON_TIME, np.int8)
         )
-        frame, failed, _ = partials_of(self._aggregates, self.spec, delivery, groups)
+        frame, failed, _ = partials_of(self._aggregates, self.spec, delivery, grouped)
         if failed is not None:
             # The operator reports rows that a function refuses one by one.
             return None

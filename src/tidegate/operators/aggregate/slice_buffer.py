@@ -15,8 +15,9 @@ import numpy as np
 
 from tidegate.instants import MAX
 from tidegate.kernel.accumulations.protocol import Rows
-from tidegate.kernel.frame import Frame, concat_frames, constant, search_sorted
+from tidegate.kernel.frame import Frame, concat_frames, constant, search_sorted, squeezed_all
 from tidegate.kernel.groups import Groups
+from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Adapt
 from tidegate.kernel.windows.assigners import Aligned, Assigned
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
@@ -25,27 +26,25 @@ from tidegate.operators.aggregate.context import OperatorContext
 from tidegate.operators.aggregate.output_time import held_by, hold_columns
 from tidegate.operators.aggregate.slices import Bounds, Slices
 from tidegate.operators.aggregate.two_stacks import TwoStacks
-from tidegate.operators.ingest.delivery import Delivery
+from tidegate.operators.ingest.delivery import Delivery, KeyGroups
 from tidegate.operators.output import class_names
 from tidegate.spec.operator import AggregateSpec
 
 
 def partials_of(
-    aggregates: AggregateSet, spec: AggregateSpec, delivery: Delivery, groups: Groups
+    aggregates: AggregateSet, spec: AggregateSpec, delivery: Delivery, grouped: KeyGroups
 ) -> tuple[Frame, np.ndarray | None, str]:
     """Partial aggregates by group, the rows that a user function refused, and why."""
+    groups = grouped.groups
     partials, failed, why = aggregates.lift(
         Rows(delivery.table, delivery.time, delivery.seq, delivery.weight), groups
     )
-    some = groups.lasts
-    key_hash, key_check = delivery.identities.at(some)
     columns = {
-        "key_hash": key_hash,
-        "key_check": key_check,
-        **delivery.keys(spec.input.key, some),
+        **dict(zip(KEY, grouped.hashes, strict=True)),
+        **grouped.keys,
         "row_count": groups.counts if delivery.weight is None else groups.sum(delivery.weight),
         **held_by(spec.options.timestamp, delivery.position, delivery.is_on_time, groups),
-        **partials,
+        **squeezed_all(partials),
     }
     return Frame(columns, groups.n), failed, why
 
@@ -82,20 +81,19 @@ class SliceBuffer:
     def _append(self, delivery: Delivery, is_open: np.ndarray, out: Collector) -> None:
         """Keep the rows that are in an open window."""
         context, x = self._context, delivery.position
-        groups, kept = delivery.grouped(
-            context.spec.input.key, self._assigner.numbers_of(x), is_open
-        )
-        if not kept:
+        grouped = delivery.grouped(context.spec.input.key, self._assigner.numbers_of(x), is_open)
+        if not grouped.kept:
             return
-        frame, failed, why = partials_of(context.aggregates, context.spec, delivery, groups)
+        frame, failed, why = partials_of(context.aggregates, context.spec, delivery, grouped)
         if failed is not None:
             self._refuse(delivery, np.flatnonzero(failed & is_open), why, out)
             self._append(delivery.where(~failed), is_open[~failed], out)
             return
-        starts, ends = self._assigner.slice_of(x[groups.lasts[:kept]])
-        breaks = np.flatnonzero(starts[1:] != starts[:-1]) + 1
-        for at, until in pairwise([0, *breaks.tolist(), kept]):
-            self._add((int(starts[at]), int(ends[at])), frame.slice(at, until))
+        slices = (column.tolist() for column in self._assigner.slice_of(x[grouped.rows]))
+        for bounds, (at, until) in zip(
+            zip(*slices, strict=True), pairwise(grouped.bounds), strict=True
+        ):
+            self._add(bounds, frame.slice(at, until))
 
     def take_partials(self, pieces: Sequence[Frame]) -> None:
         """Buffer pre-aggregated on-time rows; the pieces are sorted by slice and key."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from tidegate.kernel.events.duplicates import partitions_of
 from tidegate.kernel.events.event_time import FUTURE, ON_TIME, is_ticks, read_times
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, repeat, to_arrow, to_numpy
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.keys import FIXED, DenseKeys, Identities, KeyHasher
+from tidegate.kernel.keys import FIXED, Identities, KeyHasher
 from tidegate.kernel.watermarks.generators import check_columns, columns_of
 from tidegate.spec.aggregates import INPUT
 from tidegate.spec.operator import Input
@@ -50,6 +50,26 @@ def merged_arrivals(arrivals: Iterable[Arrival]) -> list[Arrival]:
         Arrival(ordinal, tables[0] if len(tables) == 1 else pa.concat_tables(tables))
         for ordinal, tables in runs
     ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyGroups:
+    """Rows grouped by part, then by key."""
+
+    groups: Groups
+    bounds: list[int]
+    """The first group of each part that counts, and one past the groups of the last one."""
+    rows: np.ndarray
+    """A row of each of these parts."""
+    hashes: tuple[np.ndarray, np.ndarray]
+    """The (key_hash, key_check) of each group."""
+    keys: Mapping[str, Column]
+    """The key columns of each group, under their names in state."""
+
+    @property
+    def kept(self) -> int:
+        """The number of groups in parts that count; they come first."""
+        return self.bounds[-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +129,7 @@ class Delivery:
             self,
             table=table,
             time=self.time[pick],
-            identities=Identities.known(
+            identities=self.identities.known(
                 *(_pick(word, pick, table.num_rows) for word in self.identities.all)
             ),
             seq=self.seq[pick],
@@ -132,10 +152,8 @@ class Delivery:
     def with_table(self, table: pa.Table) -> Delivery:
         return replace(self, table=table)
 
-    def grouped(
-        self, key: Sequence[str], part: np.ndarray, inside: np.ndarray
-    ) -> tuple[Groups, int]:
-        """The rows grouped by part, then by key, and the number of groups with rows inside.
+    def grouped(self, key: tuple[str, ...], part: np.ndarray, inside: np.ndarray) -> KeyGroups:
+        """The rows grouped by part, then by key.
 
         Rows that are not inside are in the last groups: there are few, and dropping them would
         cost a copy.
@@ -145,17 +163,32 @@ class Delivery:
             part = np.where(inside, part, part.min())
             outside = part.max() + 1
             np.putmask(part, ~inside, outside)
-        numbered = (
-            DenseKeys.of([self.table.column(name) for name in key], len(self))
-            or self.identities.encoded
+        ranked = self.identities.hasher.dense.ranked(
+            [self.table.column(name) for name in key], len(self)
         )
-        groups = (
-            Groups.in_order(self.key_hash, self.key_check, part)
-            if numbered is None
-            else Groups.of_numbers(numbered.numbers, numbered.key_hash_of, part)
-        )
-        return groups, (
-            groups.n if outside is None else int(np.searchsorted(part[groups.lasts], outside))
+        encoded = self.identities.encoded if ranked is None else None
+        ranked = encoded.ranked() if encoded is not None else ranked
+        if ranked is None:
+            groups = Groups.in_order(self.key_hash, self.key_check, part)
+            some = groups.lasts
+            of = part[some]
+            begins = np.flatnonzero(np.concatenate([[True], of[1:] != of[:-1]])[: len(of)])
+            hashes, keys, rows = self.identities.at(some), self.keys(key, some), some[begins]
+        else:
+            groups, rank, begins, rows = Groups.of_ranks(ranked.rank, len(ranked.hashes[0]), part)
+            hashes = ranked.hashes_of(rank)
+            keys = (
+                self.keys(key, groups.lasts)
+                if ranked.keys is None
+                else {f"k.{key[0]}": ranked.keys.take(pa.array(rank))}
+            )
+        bounds = [*begins.tolist(), groups.n]
+        return KeyGroups(
+            groups,
+            bounds if outside is None else bounds[:-1],
+            rows[: len(rows) - (outside is not None)],
+            hashes,
+            keys,
         )
 
     def keys(self, names: tuple[str, ...], index: np.ndarray) -> dict[str, Column]:
