@@ -69,6 +69,16 @@ def squeezed_all(columns: Mapping[str, Column]) -> dict[str, Column]:
     }
 
 
+def shared(column: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    """The first of other columns that has the same values, or the column itself."""
+    if is_constant(column) or not len(column):
+        return column
+    for other in others:
+        if column[0] == other[0] and column[-1] == other[-1] and np.array_equal(column, other):
+            return other
+    return column
+
+
 def concat(columns: Sequence[Column]) -> Column:
     """The columns concatenated; a mixture of NumPy and Arrow becomes Arrow."""
     first = columns[0]
@@ -384,6 +394,7 @@ def search_sorted(
 
     The frame is sorted by the columns.
     """
+    columns = _telling(frame, query, columns)
     first = frame.ints(columns[0])
     wanted = query.ints(columns[0])
     low = np.searchsorted(first, wanted, "left")
@@ -404,6 +415,24 @@ def search_sorted(
     for name in columns:
         equal &= frame.ints(name)[safe] == query.ints(name) if len(frame) else False
     return low, equal
+
+
+def _telling(frame: Frame, query: Frame, columns: Sequence[str]) -> Sequence[str]:
+    """The first column, and those of the others that are not one value everywhere."""
+    if len(columns) == 1:
+        return columns
+    return [
+        columns[0],
+        *(
+            name
+            for name in columns[1:]
+            if not (
+                is_constant(frame[name])
+                and is_constant(query[name])
+                and frame[name][0] == query[name][0]
+            )
+        ),
+    ]
 
 
 def _end_of_equal(stored: np.ndarray, wanted: np.ndarray, low: np.ndarray) -> np.ndarray:
@@ -435,6 +464,9 @@ def search_sorted_end(
     frame: Frame, keys: Frame, columns: Sequence[str], low: np.ndarray
 ) -> np.ndarray:
     """One past the last row whose columns equal the keys, where the first one is `low`."""
+    columns = _telling(frame, keys, columns)
+    if len(columns) == 1:
+        return _end_of_equal(frame.ints(columns[0]), keys.ints(columns[0]), low)
     high = np.searchsorted(frame.ints(columns[0]), keys.ints(columns[0]), "right")
     bottom = low.copy()
     rest = [(frame.ints(name), keys.ints(name)) for name in columns[1:]]

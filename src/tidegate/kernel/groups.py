@@ -14,6 +14,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from tidegate.kernel.frame import constant, is_constant
+
 _FEW = 4096
 """Below this many rows, a counting sort does not pay."""
 _SMALL = 2**16
@@ -129,7 +131,7 @@ def _collide(codes: np.ndarray, n: int, key_check: np.ndarray) -> bool:
     return bool((one[codes] != key_check).any())
 
 
-def _dense(codes: np.ndarray, bound: int) -> tuple[np.ndarray, np.ndarray]:
+def dense_codes(codes: np.ndarray, bound: int) -> tuple[np.ndarray, np.ndarray]:
     """Codes below a bound, renumbered in their order without gaps, and those that occur."""
     if bound > _SPARSE * len(codes):
         values, number = np.unique(codes, return_inverse=True)
@@ -145,7 +147,7 @@ def _parted(ids: np.ndarray, n: int, parts: np.ndarray, many: int) -> tuple[np.n
     """Group numbers for equal id and part, ordered by part and then id, and how many there are."""
     if many == 1:
         return ids, n
-    found, codes = _dense(parts * n + ids, many * n)
+    found, codes = dense_codes(parts * n + ids, many * n)
     return found, len(codes)
 
 
@@ -176,7 +178,7 @@ class Groups:
             if n * m > _SPARSE * rows:
                 ids, n = _codes(packed)
             else:
-                ids, known = _dense(packed, n * m)
+                ids, known = dense_codes(packed, n * m)
                 n = len(known)
         return cls(ids, n)
 
@@ -208,7 +210,7 @@ class Groups:
         parts, many = _ranked(part)
         row = np.empty(many, np.int64)
         row[parts] = np.arange(len(part))
-        ids, codes = _dense(rank if many == 1 else parts * bound + rank, many * bound)
+        ids, codes = dense_codes(rank if many == 1 else parts * bound + rank, many * bound)
         low = np.arange(many) * bound
         begins = np.searchsorted(codes, low)
         if many > 1:
@@ -273,8 +275,11 @@ class Groups:
         known = self._sums.get(id(values))
         if known is not None:
             return known[1]
-        total = np.zeros(self.n, np.int64 if values.dtype.kind == "b" else values.dtype)
-        if len(values) and (values.strides[0] or values[0]):
+        kind = np.dtype(np.int64) if values.dtype.kind == "b" else values.dtype
+        if is_constant(values) and not values[0]:
+            total = constant(kind.type(0), self.n)
+        else:
+            total = np.zeros(self.n, kind)
             np.add.at(total, self.ids, values)
         self._sums[id(values)] = values, total
         return total
@@ -294,6 +299,8 @@ class Groups:
         return ~self.any(~values)
 
     def _extreme(self, pick: np.ufunc, values: np.ndarray) -> np.ndarray:
+        if is_constant(values):
+            return constant(values[0], self.n)
         # Any row of a group is a valid start.
         best = values[self.firsts if "firsts" in vars(self) else self.lasts]
         pick.at(best, self.ids, values)

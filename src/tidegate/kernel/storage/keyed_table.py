@@ -54,19 +54,27 @@ class KeyedTable(RunStore):
 
     def ranges(self, keys: Frame, columns: Sequence[str]) -> Places:
         """All rows whose leading identity columns are among the keys, sorted and distinct."""
+        return self.owned_ranges(keys, columns)[0]
+
+    def owned_ranges(self, keys: Frame, columns: Sequence[str]) -> tuple[Places, np.ndarray]:
+        """The same with the number of the key of each row."""
         found: list[tuple[int, np.ndarray]] = []
+        owners = [np.zeros(0, np.int64)]
         for number, run in enumerate(self._runs):
             frame = self._frame(run)
             low, hit = search_sorted(frame, keys, columns)
-            low = low[hit]
-            if not len(low):
+            owner = np.flatnonzero(hit)
+            if not len(owner):
                 continue
-            high = search_sorted_end(frame, keys.take(np.flatnonzero(hit)), columns, low)
-            position = expand_ranges(low, high - low)
+            low = low[owner]
+            high = search_sorted_end(frame, keys.select(columns).take(owner), columns, low)
+            position, owner = expand_ranges(low, high - low), np.repeat(owner, high - low)
             if run.alive is not None:
-                position = position[run.alive[position]]
+                alive = run.alive[position]
+                position, owner = position[alive], owner[alive]
             found.append((number, position))
-        return Places.of(found)
+            owners.append(owner)
+        return Places.of(found), np.concatenate(owners)
 
     def put(self, rows: Frame) -> None:
         """Add rows whose identities are not live."""

@@ -61,20 +61,25 @@ def _collapsed(key: np.ndarray, start: np.ndarray, end: np.ndarray, touch: Touch
     groups = Groups(key, int(key.max()) + 1)
     if not groups.counts.all():
         return _sorted_unions(key, start, end, touch)
+    low, high = groups.min(start), groups.max(end)
     at_once = groups.max(start) < groups.min(end)
+    if at_once.all():
+        return Merged(groups, low, high, np.arange(groups.n))
     rest = np.flatnonzero(~at_once[key])
-    whole = np.flatnonzero(at_once)
-    merged = _sorted_unions(
-        np.concatenate([whole, key[rest]]),
-        np.concatenate([groups.min(start)[whole], start[rest]]),
-        np.concatenate([groups.max(end)[whole], end[rest]]),
-        touch,
-    )
-    of_key = np.empty(groups.n, np.int64)
-    of_key[whole] = merged.groups.ids[: len(whole)]
-    ids = of_key[key]
-    ids[rest] = merged.groups.ids[len(whole) :]
-    return Merged(Groups(ids, merged.groups.n), merged.start, merged.end, merged.key)
+    others = _sorted_unions(key[rest], start[rest], end[rest], touch)
+    sizes = np.bincount(others.key, minlength=groups.n) + at_once
+    first = np.cumsum(sizes) - sizes
+    # The other unions are sorted by key and start, too.
+    of_other = np.arange(len(others.key)) - np.searchsorted(others.key, others.key)
+    of_other += first[others.key]
+    ids = first[key]
+    ids[rest] = of_other[others.groups.ids]
+    whole = first[at_once]
+    starts, ends = np.empty(int(sizes.sum()), np.int64), np.empty(int(sizes.sum()), np.int64)
+    starts[whole], ends[whole] = low[at_once], high[at_once]
+    starts[of_other], ends[of_other] = others.start, others.end
+    unions = Groups(ids, len(starts))
+    return Merged(unions, starts, ends, np.repeat(np.arange(groups.n), sizes))
 
 
 def _sorted_unions(key: np.ndarray, start: np.ndarray, end: np.ndarray, touch: Touch) -> Merged:

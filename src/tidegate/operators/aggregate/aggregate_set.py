@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidegate.errors import SpecError, TidegateError
 from tidegate.kernel.accumulations import bind, prefix_combine
 from tidegate.kernel.accumulations.protocol import Accumulation, Rows
-from tidegate.kernel.frame import Column, Frame, constant, is_constant, to_numpy
+from tidegate.kernel.frame import Column, Frame, constant, is_constant, squeezed_all, to_numpy
 from tidegate.kernel.groups import Groups
 from tidegate.spec.aggregates import Aggregate, AllTrue, AnyTrue
 from tidegate.spec.operator import AggregateSpec
@@ -170,7 +170,7 @@ class AggregateSet:
                 failed = lifted.failed if failed is None else failed | lifted.failed
                 why = why or f"{name}: {lifted.why}"
         columns.update(self.all_known(groups.n))
-        return columns, failed, why
+        return squeezed_all(columns), failed, why
 
     def _typed(self, rows: Rows) -> Rows:
         if not self._untyped:
@@ -192,7 +192,7 @@ class AggregateSet:
             )
             columns.update({names[part]: column for part, column in merged.items()})
         columns.update(self.combine_known(frame, groups))
-        return columns
+        return squeezed_all(columns)
 
     def combine_known(self, frame: Frame, groups: Groups) -> dict[str, Column]:
         """The known columns of each group: all parts have to be known."""
@@ -244,18 +244,24 @@ class AggregateSet:
             *self._known.values(),
         ]
 
-    def empty(self, schema: pa.Schema, n: int) -> dict[str, Column]:
-        """Partials of n empty windows."""
+    def empty(
+        self, schema: pa.Schema, n: int, zeros: np.ndarray | None = None
+    ) -> dict[str, Column]:
+        """Partials of n empty windows; those that are zero share one column, or `zeros`."""
         if self._nothing is None or self._nothing[0] is not schema:
             none = np.zeros(0, np.int64)
             rows = Rows(schema.empty_table(), none, none)
             self._nothing = schema, self.lift(rows, Groups(none, 1))[0]
-        return {
-            name: constant(column[0], n)
-            if isinstance(column, np.ndarray)
-            else column.take(pa.array(np.zeros(n, np.int64)))
-            for name, column in self._nothing[1].items()
-        }
+        zeros = constant(np.int64(0), n) if zeros is None else zeros
+        columns: dict[str, Column] = {}
+        for name, column in self._nothing[1].items():
+            if not isinstance(column, np.ndarray):
+                columns[name] = column.take(pa.array(np.zeros(n, np.int64)))
+            elif column.dtype == np.int64 and not column[0]:
+                columns[name] = zeros
+            else:
+                columns[name] = constant(column[0], n)
+        return columns
 
 
 _ANY_TYPE = (pa.int64(), pa.decimal128(38, 1), pa.timestamp("us"), pa.string())

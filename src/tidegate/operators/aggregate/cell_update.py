@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tidegate.instants import MIN
-from tidegate.kernel.frame import Column, Frame, concat_frames
+from tidegate.kernel.frame import Column, Frame, concat_frames, squeezed_all
 from tidegate.kernel.groups import Groups, present
 from tidegate.kernel.storage.run_store import Places
 from tidegate.kernel.triggers import Schedule
@@ -295,13 +295,13 @@ class CellUpdate:
         if not groups.n:
             return
         self._keep(delivery, joining)
-        weight = np.ones(len(row), np.int64) if delivery.weight is None else delivery.weight[row]
+        rows = groups.counts if delivery.weight is None else groups.sum(delivery.weight[row])
         counts = pace.counts(row, groups)
         if self.context.spec.window.axis is Axis.ORDINAL:
             cells = cells.with_mapping(self._ordinal_progress(delivery, row, groups, pace))
         seq, first = groups.max(delivery.seq[row]), groups.min(delivery.position[row])
         brought = Frame.of(
-            {**partials, **self._held_by(delivery, row, groups), "row_count": groups.sum(weight)},
+            {**partials, **self._held_by(delivery, row, groups), "row_count": rows},
             groups.n,
         )
         self.add(cells, brought.with_columns(count=counts, seq=seq, first=first), out)
@@ -314,9 +314,10 @@ class CellUpdate:
         columns.
         """
         context = self.context
-        cells = cells.with_mapping(self._with_partials(cells, brought))
         seq, counts, pending = brought.ints("seq"), brought.ints("count"), cells.ints("pending")
-        cells = cells.with_columns(row_count=cells.ints("row_count") + brought.ints("row_count"))
+        # The rows of a cell that has not fired are all pending: one column for both.
+        alike = pending is cells["row_count"] and counts is brought["row_count"]
+        cells = cells.with_mapping(self._with_contents(cells, brought))
         if context.messages is not None:
             # Arrival numbers select the messages since the last pane.
             cells = cells.with_columns(newest_seq=np.maximum(cells.ints("newest_seq"), seq))
@@ -325,20 +326,23 @@ class CellUpdate:
         context.machine.on_elements(
             state, counts, context.trigger_context(cells, pending, brought.ints("first"))
         )
-        cells = cells.with_columns(pending=pending + counts)
+        cells = cells.with_columns(pending=cells["row_count"] if alike else pending + counts)
         context.cells.put(self.firing.settle(cells, state, out, seq))
 
-    def _with_partials(self, cells: Frame, brought: Frame) -> Mapping[str, Column]:
-        """The partial aggregates of the cells combined with those of the rows."""
+    def _with_contents(self, cells: Frame, brought: Frame) -> Mapping[str, Column]:
+        """Row counts and partial aggregates of the cells combined with those of the rows."""
         context, n = self.context, len(cells)
+        rows = cells.ints("row_count")
         if context.messages is not None:
-            return {}
-        partials = brought.select(context.aggregates.partial_columns)
+            return {"row_count": rows + brought.ints("row_count")}
+        names = ["row_count", *context.aggregates.partial_columns]
         # A recent aggregate may not know rows that were retracted before.
-        if not (cells.ints("row_count") == 0).all() or context.aggregates.recent:
-            both = concat_frames([cells.select(context.aggregates.partial_columns), partials])
-            return context.aggregates.combine(both, Groups(np.tile(np.arange(n), 2), n))
-        return partials.columns
+        if (rows == 0).all() and not context.aggregates.recent:
+            return brought.select(names).columns
+        both = concat_frames([cells.select(names), brought.select(names)])
+        groups = Groups(np.tile(np.arange(n), 2), n)
+        total = groups.sum(both.ints("row_count"))
+        return {"row_count": total, **context.aggregates.combine(both, groups)}
 
     def _keep(self, delivery: Delivery, joining: CellRows) -> None:
         """Store the messages where needed, and their offsets where windows depend on the key."""
@@ -473,4 +477,6 @@ class CellUpdate:
         """The hold columns of the cells together with those of the rows."""
         context = self.context
         is_open = cells.ints("end") > context.watermarks.before_call(cells)
-        return joined_holds(cells, brought, context.spec.options.timestamp, is_open=is_open)
+        return squeezed_all(
+            joined_holds(cells, brought, context.spec.options.timestamp, is_open=is_open)
+        )

@@ -46,7 +46,9 @@ from tidegate.kernel.frame import (
     is_constant,
     recast,
     repeat,
+    shared,
     squeezed,
+    squeezed_all,
     to_arrow,
 )
 from tidegate.kernel.keys import KEY, KeyHasher
@@ -227,7 +229,9 @@ class OperatorContext:
         if self.spec.window.axis is Axis.ORDINAL:
             columns.update(ordinal=zeros, ordinal_before=zeros)
         if self.messages is None:
-            columns.update(self.aggregates.empty(self.schema, n) if partials is None else partials)
+            columns.update(
+                self.aggregates.empty(self.schema, n, zeros) if partials is None else partials
+            )
         else:
             columns.update(self.aggregates.all_known(n))
         if self.keeps_fired_values:
@@ -320,12 +324,15 @@ class OperatorContext:
             np.minimum(np.minimum(self.machine.watermark_due(state, trigger_context), end), expiry),
         )
         clock = np.where(closed, MAX, self.machine.clock_due(state, trigger_context))
-        state = {
-            **state,
-            "watermark_due": watermark.astype(np.int64),
-            "clock_due": clock.astype(np.int64),
-        }
-        return frame.with_mapping({name: squeezed(column) for name, column in state.items()})
+        return frame.with_mapping(
+            {
+                **squeezed_all({**state, "clock_due": clock.astype(np.int64)}),
+                # Most cells wait for the end of their window, or have fired and wait to expire.
+                "watermark_due": shared(
+                    squeezed(watermark.astype(np.int64, copy=False)), frame.ints("end"), expiry
+                ),
+            }
+        )
 
     def position_of(self, messages: Frame) -> np.ndarray:
         """The positions of messages on the axis of the window."""

@@ -68,16 +68,13 @@ class Firing:
         *,
         finishing: bool = False,
     ) -> Frame:
-        """Fire the cells that are ready, close those that expire, and return those that live on."""
+        """Fire the cells that are ready, close those that expire, and return those that live on.
+
+        Panes come in the order of the cells, after those that elements of the delivery fire; with
+        `position` in that order.
+        """
         context = self._context
         if position is None:
-            end = cells.ints("end")
-            if (end != end[:1]).any():
-                order = np.lexsort((cells.ints("start"), end))
-                cells, state = (
-                    cells.take(order),
-                    {name: column[order] for name, column in state.items()},
-                )
             # After all panes that single elements of the same delivery fire.
             position = np.full(len(cells), context.progress.seq)
         empty = self._emptied(cells)

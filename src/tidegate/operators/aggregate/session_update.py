@@ -18,7 +18,6 @@ from tidegate.kernel.frame import (
     Column,
     Frame,
     concat_frames,
-    constant,
     search_sorted,
     to_arrow,
 )
@@ -39,7 +38,7 @@ from tidegate.operators.aggregate.output_time import held_by, hold_columns
 from tidegate.operators.aggregate.session_spans import spans_of
 from tidegate.operators.aggregate.session_steps import Sessions, SessionSteps
 from tidegate.operators.aggregate.slices import merged_contents, merged_counts
-from tidegate.operators.ingest.delivery import Delivery
+from tidegate.operators.ingest.delivery import Delivery, key_codes
 from tidegate.spec.windows import Session, Touch
 
 _BY_START, _BY_END = ("union", "start"), ("union", "end")
@@ -234,9 +233,8 @@ class SessionUpdate(CellUpdate):
         """
         context = self.context
         came = concat_frames([context.received(piece) for piece in pieces])
-        merge = self._merge(
-            came.ints("key_hash"), came.ints("key_check"), came.ints("start"), came.ints("end")
-        )
+        keys_of, code = key_codes(came.ints("key_hash"), came.ints("key_check"))
+        merge = self._merge(keys_of, code, came.ints("start"), came.ints("end"))
         groups = merge.extension.groups
         keys = dict(came.select(context.key_columns).take(groups.firsts).columns)
         # They come after all rows.
@@ -252,18 +250,14 @@ class SessionUpdate(CellUpdate):
 
     def _merge_rows(self, delivery: Delivery, assigned: Assigned) -> _Merge:
         """Rows merged with the sessions of their keys."""
-        row, start, end = assigned
-        return self._merge(delivery.key_hash[row], delivery.key_check[row], start, end)
+        keys, code = delivery.key_codes(self.context.spec.input.key, assigned.row)
+        return self._merge(keys, code, assigned.start, assigned.end)
 
-    def _merge(
-        self, key_hash: np.ndarray, key_check: np.ndarray, start: np.ndarray, end: np.ndarray
-    ) -> _Merge:
+    def _merge(self, keys: Frame, code: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Merge:
         """Find the sessions of the keys of some intervals, and merge all."""
-        keys, code = _key_codes(key_hash, key_check)
-        places = self.context.cells.ranges(keys, KEY)
+        places, owner = self._near(keys, code, start, end)
         columns = (*IDENTITY, "closed", "pending", *self.context.machine.columns)
         old = self.context.cells.take(places, columns) if len(places.run) else _nothing()
-        owner, _ = search_sorted(keys, old.select(KEY), KEY)
         closed = old.ints("closed")
         live = ~closed
         tombstones = Frame.of(
@@ -281,6 +275,20 @@ class SessionUpdate(CellUpdate):
         )
         sessions = Sessions(keys, code, old, owner[live], tombstones)
         return _Merge(sessions, places.take(live), extension)
+
+    def _near(
+        self, keys: Frame, code: np.ndarray, start: np.ndarray, end: np.ndarray
+    ) -> tuple[Places, np.ndarray]:
+        """The sessions of keys that lie between the first and the last of some intervals, and
+        their keys: no other can touch one of these.
+        """
+        places, owner = self.context.cells.owned_ranges(keys, KEY)
+        if not len(owner):
+            return places, owner
+        bounds, of_key = self.context.cells.take(places, ("start", "end")), Groups(code, len(keys))
+        near = bounds.ints("end") >= of_key.min(start)[owner]
+        near &= bounds.ints("start") <= of_key.max(end)[owner]
+        return (places, owner) if near.all() else (places.take(near), owner[near])
 
     def _without_old(self, delivery: Delivery, assigned: Assigned, out: Collector) -> Assigned:
         """The windows that retention has not evicted.
@@ -366,15 +374,25 @@ class SessionUpdate(CellUpdate):
         self.context.progress.counters["windows_opened"] += len(identity) - len(
             present(extension.absorbed_by[merge.absorbed], len(identity))
         )
-        old, same = (self._cells_of(merge, which) for which in (changed, stays))
-        self.context.cells.remove(merge.places.take(merge.absorbed))
-        if len(old):
+        same = self._cells_of(merge, stays)
+        if changed.any():
             group = extension.absorbed_by[changed]
-            self.firing.withdraw(old, position[group], out)
+            self._withdraw(merge.places.take(changed), position[group], out)
+            names = (*IDENTITY, *self._inherited, *self.context.machine.columns)
+            old = self.context.cells.take(merge.places.take(changed), names)
             if self.context.window_offsets is not None:
                 self.context.window_offsets.rename(old, identity.take(group))
             cells = self._inherit(cells, old, group)
+        self.context.cells.remove(merge.places.take(merge.absorbed))
         return cells.replaced(extension.absorbed_by[stays], same) if len(same) else cells
+
+    def _withdraw(self, places: Places, position: np.ndarray, out: Collector) -> None:
+        """Withdraw the panes of sessions that get other bounds; most have none."""
+        numbers = self.context.cells.take(places, ("emitted", "pane_index"))
+        shown = np.flatnonzero(numbers.ints("emitted") | (numbers.ints("pane_index") > 0))
+        if len(shown):
+            cells = self.context.cells.take(places.take(shown))
+            self.firing.withdraw(cells, position[shown], out)
 
     def _cells_of(self, merge: _Merge, which: np.ndarray) -> Frame:
         """The cells of some sessions."""
@@ -481,14 +499,23 @@ class SessionUpdate(CellUpdate):
         )
         return fresh.replaced(heirs, content.with_mapping(state))
 
+    @property
+    def _inherited(self) -> list[str]:
+        """The columns of what a cell holds."""
+        context = self.context
+        aggregates = context.aggregates
+        own = ("row_count", *hold_columns(context.spec.options.timestamp))
+        partials = (
+            aggregates.partial_columns if context.messages is None else aggregates.known_columns
+        )
+        evictor = context.spec.evictor
+        evicted = ["evicted"] if evictor is not None and evictor.after else []
+        return [*own, "pending", "newest_seq", "fired_seq", *partials, *evicted]
+
     def _content(self, old: Frame, groups: Groups) -> Frame:
         """What cells hold together: rows, holds, arrival numbers and partial aggregates."""
         aggregates, timestamp = self.context.aggregates, self.context.spec.options.timestamp
-        partials = aggregates.partial_columns
-        if self.context.messages is not None:
-            partials = aggregates.known_columns
-        own = ("row_count", *hold_columns(timestamp), "pending", "newest_seq", "fired_seq")
-        names = [*own, *partials, *(["evicted"] if "evicted" in old else [])]
+        names = self._inherited
         if groups.n == len(old) and (groups.ids[1:] > groups.ids[:-1]).all():
             return old.select(names)
         found = old.select(names).take(groups.firsts)
@@ -532,15 +559,4 @@ def _nothing() -> Frame:
             "closed": np.zeros(0, bool),
         },
         0,
-    )
-
-
-def _key_codes(key_hash: np.ndarray, key_check: np.ndarray) -> tuple[Frame, np.ndarray]:
-    """The distinct keys, sorted, and the number of each key among them."""
-    groups = Groups.in_order(key_hash, key_check, constant(np.int64(0), len(key_hash)))
-    return (
-        Frame.of(
-            {"key_hash": key_hash[groups.lasts], "key_check": key_check[groups.lasts]}, groups.n
-        ),
-        groups.ids,
     )

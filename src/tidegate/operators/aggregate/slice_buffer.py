@@ -15,7 +15,7 @@ import numpy as np
 
 from tidegate.instants import MAX
 from tidegate.kernel.accumulations.protocol import Rows
-from tidegate.kernel.frame import Frame, concat_frames, constant, search_sorted, squeezed_all
+from tidegate.kernel.frame import Frame, concat_frames, constant, search_sorted
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Adapt
@@ -44,7 +44,7 @@ def partials_of(
         **grouped.keys,
         "row_count": groups.counts if delivery.weight is None else groups.sum(delivery.weight),
         **held_by(spec.options.timestamp, delivery.position, delivery.is_on_time, groups),
-        **squeezed_all(partials),
+        **partials,
     }
     return Frame(columns, groups.n), failed, why
 

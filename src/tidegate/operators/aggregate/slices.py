@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.kernel.frame import Column, Frame, concat_frames, is_constant, squeezed_all
+from tidegate.kernel.frame import Column, Frame, concat_frames, is_constant
 from tidegate.kernel.groups import Groups
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Adapt, RunStore
@@ -112,9 +112,7 @@ def merged_contents(
     bundle: AggregateSet, frame: Frame, groups: Groups, timestamp: Timestamp
 ) -> dict[str, Column]:
     """The partial aggregates and counts of each group."""
-    return squeezed_all(
-        {**merged_counts(frame, groups, timestamp), **bundle.combine(frame, groups)}
-    )
+    return {**merged_counts(frame, groups, timestamp), **bundle.combine(frame, groups)}
 
 
 def merged_counts(frame: Frame, groups: Groups, timestamp: Timestamp) -> dict[str, Column]:

@@ -73,6 +73,9 @@ class WatermarkAdvance:
         context = self.context
         if not len(places.run):
             return
+        bounds = context.cells.take(places, ("start", "end"))
+        if (bounds.ints("end") != bounds.ints("end")[0]).any():
+            places = places.take(np.lexsort((bounds.ints("start"), bounds.ints("end"))))
         cells = context.cells.take(places)
         context.cells.remove(places)
         if finishing and context.spec.window.axis is Axis.ORDINAL:

@@ -14,8 +14,8 @@ from tidegate.instants import MAX
 from tidegate.kernel.events.duplicates import partitions_of
 from tidegate.kernel.events.event_time import FUTURE, ON_TIME, is_ticks, read_times
 from tidegate.kernel.frame import Column, Frame, constant, is_constant, repeat, to_arrow, to_numpy
-from tidegate.kernel.groups import Groups
-from tidegate.kernel.keys import FIXED, Identities, KeyHasher
+from tidegate.kernel.groups import Groups, dense_codes
+from tidegate.kernel.keys import FIXED, Identities, KeyHasher, RankedKeys
 from tidegate.kernel.watermarks.generators import check_columns, columns_of
 from tidegate.spec.aggregates import INPUT
 from tidegate.spec.operator import Input
@@ -163,11 +163,7 @@ class Delivery:
             part = np.where(inside, part, part.min())
             outside = part.max() + 1
             np.putmask(part, ~inside, outside)
-        ranked = self.identities.hasher.dense.ranked(
-            [self.table.column(name) for name in key], len(self)
-        )
-        encoded = self.identities.encoded if ranked is None else None
-        ranked = encoded.ranked() if encoded is not None else ranked
+        ranked = self._ranked(key)
         if ranked is None:
             groups = Groups.in_order(self.key_hash, self.key_check, part)
             some = groups.lasts
@@ -190,6 +186,24 @@ class Delivery:
             hashes,
             keys,
         )
+
+    def _ranked(self, key: tuple[str, ...]) -> RankedKeys | None:
+        """The keys by their hashes, where that takes no hashing of all rows."""
+        dense = self.identities.hasher.dense.ranked(
+            [self.table.column(name) for name in key], len(self)
+        )
+        if dense is not None:
+            return dense
+        encoded = self.identities.encoded
+        return None if encoded is None else encoded.ranked()
+
+    def key_codes(self, key: tuple[str, ...], row: np.ndarray) -> tuple[Frame, np.ndarray]:
+        """The distinct keys of some rows, sorted, and the number of each row's key among them."""
+        ranked = self._ranked(key)
+        if ranked is None:
+            return key_codes(self.key_hash[row], self.key_check[row])
+        ids, ranks = dense_codes(ranked.rank[row], len(ranked.hashes[0]))
+        return _keys(*ranked.hashes_of(ranks)), ids
 
     def keys(self, names: tuple[str, ...], index: np.ndarray) -> dict[str, Column]:
         """The key columns of some rows, under their names in state."""
@@ -339,3 +353,13 @@ def as_frame(delivery: Delivery) -> Frame:
         {name: to_arrow(delivery.table.column(name)) for name in delivery.table.column_names},
         len(delivery),
     )
+
+
+def key_codes(key_hash: np.ndarray, key_check: np.ndarray) -> tuple[Frame, np.ndarray]:
+    """The distinct keys, sorted, and the number of each key among them."""
+    groups = Groups.in_order(key_hash, key_check, constant(np.int64(0), len(key_hash)))
+    return _keys(key_hash[groups.lasts], key_check[groups.lasts]), groups.ids
+
+
+def _keys(key_hash: np.ndarray, key_check: np.ndarray) -> Frame:
+    return Frame({"key_hash": key_hash, "key_check": key_check}, len(key_hash))
