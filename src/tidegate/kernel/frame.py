@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -81,15 +81,22 @@ def shared(column: np.ndarray, *others: np.ndarray) -> np.ndarray:
 
 def concat(columns: Sequence[Column]) -> Column:
     """The columns concatenated; a mixture of NumPy and Arrow becomes Arrow."""
-    first = columns[0]
-    numeric = [column for column in columns if isinstance(column, np.ndarray)]
-    if isinstance(first, np.ndarray) and len(numeric) == len(columns):
-        total = sum(map(len, numeric))
-        if is_constant(first) and all(
-            is_constant(column) and column[0] == first[0] for column in numeric
-        ):
-            return constant(first[0], total)
-        if total < _LARGE or first.dtype == bool:
+    # Frames of small deliveries have more columns than rows, so plain loops do it.
+    first, total = columns[0], 0
+    for column in columns:
+        if not isinstance(column, np.ndarray):
+            break
+        total += len(column)
+    else:
+        if is_constant(first):
+            value = first[0]
+            for column in columns:
+                if not is_constant(column) or column[0] != value:
+                    break
+            else:
+                return constant(value, total)
+        numeric = cast("Sequence[np.ndarray]", columns)
+        if total < _LARGE or numeric[0].dtype == bool:
             return np.concatenate(numeric)
         return pa.concat_arrays([to_arrow(column) for column in numeric]).to_numpy()
     arrays = [to_arrow(column) for column in columns]

@@ -29,7 +29,7 @@ def save(operator: Operator) -> None:
         return
     document: dict[str, Any] = {
         "format": FORMAT,
-        "spec": operator.declared.to_dict(),
+        "spec": operator.declared_document,
         "followed_lateness": operator.spec.lateness if operator.panes_from else None,
         "retracts": operator.takes_retractions,
         "progress": operator.progress.to_json(),

@@ -110,8 +110,8 @@ class Run:
     group: int
     """Runs of one group were cut from one frame; compaction counts them as one run."""
     rows: int
-    nbytes: int
-    """Decoded size of the frame."""
+    size: int | None
+    """Decoded size of the frame; None before it is asked for."""
     lows: dict[str, int]
     """By watched column, a lower bound of the live values."""
     highs: dict[str, int]
@@ -139,6 +139,13 @@ class Run:
     @property
     def live(self) -> int:
         return self.rows - self.dead - self.expired
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded size of the frame. Short-lived runs of small deliveries are never asked."""
+        if self.size is None:
+            self.size = 0 if self.frame is None else self.frame.nbytes
+        return self.size
 
 
 class RunStore:
@@ -659,14 +666,14 @@ class RunStore:
         return [(0, len(frame))]
 
     def _new_run(self, frame: Frame, marks: dict[str, np.ndarray], group: int) -> Run:
-        columns = {name: frame.ints(name) for name in self.watched}
+        ranges = [_range(frame.ints(name)) for name in self.watched]
         run = Run(
             self._next,
             group,
             len(frame),
-            frame.nbytes,
-            {name: int(column.min()) for name, column in columns.items()},
-            {name: int(column.max()) for name, column in columns.items()},
+            None,
+            {name: low for name, (low, _) in zip(self.watched, ranges, strict=True)},
+            {name: high for name, (_, high) in zip(self.watched, ranges, strict=True)},
             marks,
             frame=frame,
             order=self.order,
@@ -709,6 +716,13 @@ class RunStore:
         if _is_sorted(keys):
             return None
         return _order(keys)
+
+
+def _range(column: np.ndarray) -> tuple[int, int]:
+    """The least and the greatest value."""
+    if is_constant(column):
+        return int(column[0]), int(column[0])
+    return int(column.min()), int(column.max())
 
 
 def _by_words(key: np.ndarray) -> np.ndarray:

@@ -21,12 +21,13 @@ from tidegate.kernel.triggers.node import (
     State,
     TriggerContext,
     next_tick,
+    spread,
 )
 
 
 def _ahead(due: np.ndarray | int, present: np.ndarray | int, ctx: TriggerContext) -> np.ndarray:
     """Due values that lie ahead, otherwise MAX."""
-    return np.broadcast_to(np.where(np.greater(due, present), due, MAX), ctx.pending.shape)
+    return spread(np.where(np.greater(due, present), due, MAX), ctx.pending)
 
 
 class NeverNode(Node):

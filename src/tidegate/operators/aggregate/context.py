@@ -340,7 +340,7 @@ class OperatorContext:
 
     def rows_of(self, delivery: Delivery, index: np.ndarray | None = None) -> Rows:
         """The rows of a delivery, or some of them, as accumulations take them."""
-        if index is None:
+        if index is None or (len(index) == len(delivery) and (index[1:] > index[:-1]).all()):
             return Rows(delivery.table, delivery.time, delivery.seq, delivery.weight)
         table = delivery.table.take(pa.array(index))
         weight = None if delivery.weight is None else delivery.weight[index]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -225,6 +227,11 @@ class WindowedAggregate:
     def schema(self) -> pa.Schema | None:
         """The schema that the input is brought to, once it is known."""
         return None if self.wiring is None else self.wiring.context.schema
+
+    @cached_property
+    def declared_document(self) -> dict[str, Any]:
+        """The specification of the user as a document, which every snapshot holds."""
+        return self.declared.to_dict()
 
     @property
     def is_bound(self) -> bool:

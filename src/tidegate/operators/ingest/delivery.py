@@ -207,10 +207,8 @@ class Delivery:
 
     def keys(self, names: tuple[str, ...], index: np.ndarray) -> dict[str, Column]:
         """The key columns of some rows, under their names in state."""
-        taken = self.table.select(list(names)).take(pa.array(index)) if names else None
-        return (
-            {} if taken is None else {f"k.{name}": to_arrow(taken.column(name)) for name in names}
-        )
+        rows = pa.array(index)
+        return {f"k.{name}": to_arrow(self.table.column(name).take(rows)) for name in names}
 
 
 @dataclass(frozen=True)
