@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.nexmark.generator import SCHEMAS
 from bench.nexmark.queries import QUERIES
 
-FILES_A_BATCH = 4
+FILES_A_BATCH = 8
 
 
 def main(text: str) -> None:

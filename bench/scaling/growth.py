@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +35,8 @@ def samples(share: float, memory: str, *, embedded: bool) -> Iterator[Sample]:
         yield together(measure(scaled(setting, share), factor, value))
     if embedded:
         return
-    yield from (
-        sample
-        for sample in measure_spark(TASKS_AND_SHARDS, memory)
-        if sample.counts["tasks"] == sample.counts["shards"]
-    )
+    equal = [one for one in TASKS_AND_SHARDS if one.tasks == one.shards]
+    yield from measure_spark([replace(one, factor="tasks and shards") for one in equal], memory)
     for layout in CORES:
         yield from measure_spark([layout], memory)
 

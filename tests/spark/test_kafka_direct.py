@@ -232,6 +232,22 @@ def test_topics_and_options_that_do_not_exist(kafka: KafkaBroker, clients: Topic
         TopicClients(kafka.bootstrap_servers, (("group.id", "mine"),))
 
 
+def test_brokers_that_do_not_answer_are_an_error_with_the_reason_of_the_connection(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_module, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(consumer_module, "READ_SECONDS", 0.5)
+    closed = TopicClients("127.0.0.1:1", ())
+    with pytest.raises(InputError, match=r"list the partitions of t \(.*Connection refused"):
+        planner(closed, "t").start()
+    # The broker of the tests knows no TLS: the handshake fails, and a fetch only times out.
+    secure = TopicClients(kafka.bootstrap_servers, (("security.protocol", "ssl"),))
+    second = RangeReader(secure)
+    with pytest.raises(InputError, match=r"return messages \(.*(SSL|[Dd]isconnected)"):
+        values(second, [OffsetRange(("t", 0), 0, 1)])
+    second.close()
+
+
 def test_columns_of_messages(
     kafka: KafkaBroker, clients: TopicClients, reader: RangeReader
 ) -> None:

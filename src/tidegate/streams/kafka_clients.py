@@ -65,6 +65,8 @@ TOO_LARGE = {
     "INVALID_MSG_SIZE",
     "RECORD_LIST_TOO_LARGE",
 }
+# Errors of requests that do not say why the brokers do not answer.
+_NO_ANSWER = {"_TIMED_OUT", "_TIMED_OUT_QUEUE", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_DESTROY"}
 T = TypeVar("T")
 Place = tuple[str, int]
 """A topic and a partition number."""
@@ -98,8 +100,24 @@ class Clients:
         self._options = dict(options)
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
+        self._connection_error: Any = None
 
     # Errors
+
+    def _note_connection_error(self, error: Any) -> None:
+        if self._connection_error is None or error.name() != "_ALL_BROKERS_DOWN":
+            self._connection_error = error
+
+    def cause(self, reason: Any) -> Any:
+        """The error of the connection behind a request without an answer; else the error itself.
+
+        A wrong password is an error of the connection, and requests only time out.
+        """
+        if reason is not None and reason.name() not in _NO_ANSWER:
+            return reason
+        if self._admin is not None:
+            self._admin.poll(0)
+        return self._connection_error or reason
 
     @contextmanager
     def translated_errors(self, what: str) -> Iterator[None]:
@@ -109,7 +127,7 @@ class Clients:
         try:
             yield
         except KafkaException as error:
-            raise self.failure(error.args[0], what) from error
+            raise self.failure(self.cause(error.args[0]), what) from error
 
     def failure(
         self, reason: Any, what: str, kind: type[TidegateError] = StateError
@@ -213,7 +231,13 @@ class Clients:
 
     def settings(self, more: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration of a client."""
-        return {"bootstrap.servers": self.servers, "logger": LOGGER, "log_level": 0, **more}
+        return {
+            "bootstrap.servers": self.servers,
+            "logger": LOGGER,
+            "log_level": 0,
+            "error_cb": self._note_connection_error,
+            **more,
+        }
 
     # Metadata
 

@@ -229,7 +229,10 @@ class RangeReader:
                 elif time.monotonic() > deadline:
                     raise self._timeout(here)
 
-    def _timeout(self, here: _Arrived) -> InputError:
+    def _timeout(self, here: _Arrived) -> TidegateError:
+        cause = self._clients.cause(None)
+        if cause is not None:
+            return self._clients.failure(cause, "return messages")
         return InputError(
             f"the brokers {self._clients.servers} returned no message of"
             f" `{partition_name(here.range.place)}` from {here.next} to {here.range.high} for"
