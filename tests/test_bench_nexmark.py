@@ -224,7 +224,7 @@ def test_without_flink_the_benchmark_says_so(monkeypatch, capsys) -> None:
     monkeypatch.setenv("FLINK_PYTHON", sys.executable)
     assert racing.flink_python() is None
     seconds = iter([3.0])
-    monkeypatch.setattr(racing, "_run", lambda command: next(seconds))
+    monkeypatch.setattr(racing, "_run", lambda side, command, processor: next(seconds))
     monkeypatch.setattr(racing.answers, "of_tidegate", lambda query, folder: [])
     assert main(["nexmark", "--cases", "q7", "--events", "2000", "--json"]) == 0
     output = capsys.readouterr()
