@@ -474,6 +474,12 @@ def test_rows_that_fail_the_filter_do_not_count(given_batch):
         lambda rows: max(no_nan(known(even(rows))) or known(even(rows)), default=None),
     )
     differential(
+        tg.arg_max("v", "v", where="w"),
+        kind,
+        batch,
+        lambda rows: max(no_nan(known(even(rows))) or known(even(rows)), default=None),
+    )
+    differential(
         tg.list_("v", where=lambda table: table["w"]),
         kind,
         batch,

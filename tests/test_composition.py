@@ -338,6 +338,16 @@ def timed(window: Any = None, **stream: Any) -> tg.Windowed:
         (FINAL.options(timestamp="latest"), timed(), "tg.min('ts')"),
         (ON_TIME.options(timestamp="latest", drop_by="window"), timed(), "tg.min"),
         (source(window=tg.global_window()), timed(), "inherit them"),
+        (source(window=tg.session("5 s"), trigger=tg.after_watermark()), inherited(EAGER), "late="),
+        (source(window=tg.session("5 s"), trigger=tg.after_count(2)), timed(), "tg.repeatedly"),
+        (
+            source(
+                window=tg.session("5 s", touch="merge"), trigger=tg.after_watermark()
+            ).allow_lateness(0),
+            inherited(EAGER),
+            "late=tg.after_count",
+        ),
+        (source(window=tg.session("5 s")).options(drop_by="window"), timed(), "drop_by='event'"),
     ],
 )
 def test_a_chain_without_an_answer_is_refused_when_it_is_built(first, second, said):
@@ -377,6 +387,12 @@ def test_discarding_behind_changes_is_refused_for_other_aggregates_than_counts_a
         (CORRECTED.options(timestamp="earliest"), timed(time="window_start")),
         (CORRECTED.options(timestamp="earliest"), inherited(LATE_ONLY)),
         (CORRECTED, timed().evict(tg.evict_time("1 s"))),
+        (
+            source(window=tg.session("5 s"), trigger=tg.after_watermark()).allow_lateness(0),
+            inherited(tg.after_watermark()),
+        ),
+        # The sessions of the second get no late row, whatever lateness they allow.
+        (ON_TIME, timed(tg.session("5 s"), time="window_end").trigger(tg.after_watermark())),
     ],
 )
 def test_a_chain_with_an_answer_is_accepted(first, second):
@@ -397,6 +413,51 @@ def test_a_window_that_a_late_event_opens_reaches_the_end_of_a_chain():
         op.add_messages(seconds(2, u="b"))
         op.finish()
     assert netted(rows_of(last, "n")) == {(0, 10, 2)}
+
+
+def test_an_event_at_the_end_of_a_session_extends_it_as_long_as_it_may_come():
+    """It is not too late, and a batch has it in that session."""
+    last = inherited(EAGER).retracting().aggregate(n=tg.sum("n")).embedded(now=0)
+    sessions = source(window=tg.session("3 s", touch="merge"), trigger=EAGER).allow_lateness("5 s")
+    with sessions.aggregate(n=tg.count()).embedded(downstream=last, now=0) as op:
+        op.add_messages(seconds(1))
+        op.advance_watermark(9_000_000)
+        op.add_messages(seconds(4))
+        op.advance_watermark(9_000_001)
+        op.add_messages(seconds(10))
+        op.advance_watermark(18_000_001)
+        op.add_messages(seconds(13))
+        op.finish()
+        assert [row["reason"] for row in op.get_result().late.to_pylist()] == ["very_late"]
+    assert netted(rows_of(last, "n")) == {(1, 7, 2), (10, 13, 1)}
+
+
+@pytest.mark.parametrize("touch", ["separate", "merge"])
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_a_session_join_feeds_windows_on_its_time(how, touch):
+    """A late row brings rows together that are far before the watermark."""
+    second, at = 10**6, "left_ts" if how == "full" else "right_ts"
+    last = (
+        tg.stream(time=at, watermark=tg.explicit())
+        .window(tg.tumbling("5 s"))
+        .trigger(EAGER)
+        .retracting()
+        .aggregate(n=tg.count())
+        .embedded(now=0)
+    )
+    side = tg.stream(time="ts", key="c", watermark=tg.explicit())
+    joined = side.join(side, tg.session("4 s", touch=touch), how=how).allow_lateness("6 s")
+    with joined.embedded(downstream=last, now=0) as op:
+        op.add(left=seconds(1, 4), right=seconds(9))
+        for mark in (11, 12):
+            for side_name in ("left", "right"):
+                op.advance_watermark(mark * second, input=side_name)
+        op.add(right=seconds(7))
+        op.add(left=seconds(6))
+        op.finish()
+    # All rows are in one session: three left rows meet two right ones.
+    rows = [(r[0], r[2]) for r in sorted(netted(rows_of(last, "n")))]
+    assert rows == ([(0, 4), (5, 2)] if how == "full" else [(5, 6)])
 
 
 # Discarding

@@ -51,6 +51,21 @@ def test_streams_of_a_union_may_have_columns_of_their_own_for_their_watermarks(w
     assert [pane["window_start"] for pane in op.get_result().panes.to_pylist()] == [0]
 
 
+@pytest.mark.parametrize("aggregate", [tg.sum("v"), tg.list_("v")], ids=["partials", "messages"])
+def test_streams_of_a_union_may_name_their_columns_differently(aggregate):
+    first, second = (
+        tg.stream(time=f"t{n}", offset=f"o{n}", partition=f"p{n}", watermark=tg.bounded(0))
+        for n in (1, 2)
+    )
+    windowed = tg.union(first, second).window(tg.tumbling(10, unit="us"))
+    op = windowed.aggregate(value=aggregate).embedded(now=0)
+    op.add_messages([{"t1": 1, "o1": 1, "p1": "a", "v": 1}], input=0)
+    op.add_messages([{"t2": 2, "o2": 1, "p2": "a", "v": 1}] * 2, input=1)
+    op.finish()
+    assert op.stats()["duplicates"] == 1
+    assert op.get_result().panes["value"].to_pylist() in ([2], [[1, 1]])
+
+
 def test_an_input_that_never_speaks_stalls_no_union_once_it_is_idle():
     op = united(tg.bounded(0), tg.bounded(0, idle_after="60 us")).embedded(now=0)
     op.add_messages(rows(1, 15), now=10)

@@ -61,7 +61,7 @@ class Aggregate:
     def reads(self) -> tuple[str, ...] | None:
         """The columns that the aggregate reads (without `where`); None means all."""
         named = (getattr(self, field, None) for field in ("column", "by"))
-        return tuple(name for name in named if name is not None)
+        return tuple(dict.fromkeys(name for name in named if name is not None))
 
     def inputs_used(self) -> tuple[str, ...]:
         """The inputs of a merge that the aggregate refers to."""

@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import TypeVar
 
 from tidegate.errors import SpecError
-from tidegate.instants import saturating_add
+from tidegate.instants import MAX, saturating_add
 from tidegate.spec.aggregates import Count, First, Last, Max, Min, Sum
 from tidegate.spec.evictors import EvictCount, EvictDelta
 from tidegate.spec.join import AsOf, JoinSpec, Upstream
@@ -80,6 +80,8 @@ class Exchange:
     """Whether its windows have no end, so that its rows have no time."""
     times_by_arrival: bool = False
     """Whether the order of arrival decides the times of its panes."""
+    is_fed: bool = False
+    """Whether all of its inputs are fed by other operators."""
 
     def behind(self, column: str | None) -> int | None:
         """How far a time of its rows may lie behind its watermark; None without a bound."""
@@ -101,7 +103,8 @@ class Exchange:
         if not all(spec.is_timed(side) for side in (0, 1)):
             return None if changes else 0
         window = spec.window
-        if isinstance(window, Window) and not isinstance(window, Global):
+        # The watermarks of session joins allow for sessions as long as these may get rows.
+        if isinstance(window, Window) and not isinstance(window, Global | Session):
             return longest(window)
         return 0
 
@@ -131,6 +134,7 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
     Raises `SpecError` where the chain has no answer.
     """
     for ordinal, upstream in upstreams.items():
+        _check_sessions(upstream)
         if upstream.changes:
             _check_input(spec, ordinal)
         if isinstance(spec, AggregateSpec):
@@ -164,13 +168,13 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
     if isinstance(spec.window, Inherited) and inherited and None not in inherited:
         span = max(length for length in inherited if length is not None)
     lateness = _lateness(spec, upstreams)
+    is_fed = len(upstreams) == len(spec.inputs)
     is_final = not (changes or fires_again(spec.firing))
-    return Exchange(
+    found = Exchange(
         spec,
         lateness,
         fires_again(spec.firing),
-        # Without lateness, no row arrives after the end of its window.
-        bool(lateness) or isinstance(spec.window, Custom),
+        _comes_late(spec, upstreams, is_fed=is_fed),
         span,
         isinstance(spec.window, Global)
         or (
@@ -179,7 +183,32 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
         ),
         spec.options.timestamp != "end_of_window"
         and not (is_final and _takes_only_on_time(spec, lateness)),
+        is_fed,
     )
+    if upstreams:
+        _check_sessions(found)
+    return found
+
+
+def _comes_late(spec: AggregateSpec, upstreams: Mapping[int, Exchange], *, is_fed: bool) -> bool:
+    """Whether rows may come after the end of their window: late ones, those of a custom window,
+    and an event at the end of a session that it extends.
+    """
+    return (
+        isinstance(spec.window, Custom)
+        or (isinstance(spec.window, Session) and spec.window.touch == "merge")
+        or (bool(spec.lateness) and not is_fed)
+        or any(
+            upstream.comes_late or _is_behind(spec, ordinal, upstream)
+            for ordinal, upstream in upstreams.items()
+        )
+    )
+
+
+def _is_behind(spec: AggregateSpec, ordinal: int, upstream: Exchange) -> bool:
+    """Whether rows of an upstream are behind its watermark by the time that windows go by."""
+    is_inherited = isinstance(spec.window, Inherited)
+    return not is_inherited and bool(upstream.reach(spec.inputs[ordinal].time))
 
 
 def _takes_only_on_time(spec: AggregateSpec, lateness: int) -> bool:
@@ -290,7 +319,7 @@ def _check_trigger(spec: AggregateSpec, ordinal: int, upstream: Exchange) -> Non
     """Refuse a trigger that may finish before the last row or correction of the upstream."""
     trigger, time = spec.firing, spec.inputs[ordinal].time
     end = _end_of(trigger)
-    is_behind = not isinstance(spec.window, Inherited) and bool(upstream.reach(time))
+    is_behind = _is_behind(spec, ordinal, upstream)
     if end is _End.WITH_THE_WINDOW and is_behind and not upstream.comes_late:
         raise SpecError(
             f"{trigger} takes no more rows after the end of the window, but rows of the upstream"
@@ -305,13 +334,42 @@ def _check_trigger(spec: AggregateSpec, ordinal: int, upstream: Exchange) -> Non
             " allow_lateness(0)"
         )
     if end is _End.ANY_TIME:
-        hint = f"tg.repeatedly(...), or tg.after_watermark(early={trigger}, late=...)"
-        if isinstance(trigger, Policy):
-            hint = "leave `late_arrival()` out, or give it a trigger"
         raise SpecError(
             f"{trigger} finishes, and takes no more rows of the upstream then, so that the result"
-            f" would depend on the order of arrival. Hint: {hint}"
+            f" would depend on the order of arrival. Hint: {_without_end(trigger)}"
         )
+
+
+def _without_end(trigger: Trigger) -> str:
+    """What to do instead of a trigger that finishes."""
+    if isinstance(trigger, Policy):
+        return "leave `late_arrival()` out, or give it a trigger"
+    return f"tg.repeatedly(...), or tg.after_watermark(early={trigger}, late=...)"
+
+
+def _check_sessions(operator: Exchange) -> None:
+    """Refuse sessions of a chain that are over before the last row that they could get."""
+    spec = operator.spec
+    if not isinstance(spec, AggregateSpec) or not isinstance(spec.window, Session):
+        return
+    if spec.options.drop_by == "window" and not operator.is_fed and spec.lateness != MAX:
+        raise SpecError(
+            "with drop_by='window' a session takes rows that are too late for the sessions before"
+            " it, and opens another one instead of extending them, so that the result would depend"
+            " on the order of arrival. Hint: drop_by='event'"
+        )
+    end = _end_of(spec.firing)
+    if end is _End.NEVER or (end is _End.WITH_THE_WINDOW and not operator.comes_late):
+        return
+    hint = "add late panes to the sessions, such as late=tg.after_count(1)"
+    if end is _End.ANY_TIME:
+        hint = _without_end(spec.firing)
+    elif spec.lateness:
+        hint = f"{hint}, or leave out lateness: allow_lateness(0)"
+    raise SpecError(
+        f"{spec.firing} closes sessions, and a row that comes for a closed session opens another"
+        f" one, so that the result would depend on the order of arrival. Hint: {hint}"
+    )
 
 
 # Windows, inputs and modes

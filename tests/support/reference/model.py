@@ -277,6 +277,9 @@ class Reference:
         lateness = self.config.allowed_lateness if self._axis is Axis.EVENT_TIME else 0
         if self._retains and self._axis is Axis.OFFSET and self.config.partition is not None:
             lateness = MAX
+        if getattr(self.config.window, "touch", "") == "merge" and self.config.drop_by == "event":
+            # An event at the end of a session extends it.
+            end += 1
         return self.ended or (
             lateness < MAX and clamp(end + lateness) <= self._mark(key) and self._mark(key) > MIN
         )

@@ -156,10 +156,19 @@ class OperatorContext:
     def _expiry(self, end: np.ndarray) -> np.ndarray:
         if self.allowed_lateness == MAX or not len(end):
             return constant(np.int64(MAX), len(end))
+        lateness = int(saturating_add(self.allowed_lateness, int(self._takes_events_at_the_end)))
         return (
-            constant(np.int64(saturating_add(int(end[0]), self.allowed_lateness)), len(end))
+            constant(np.int64(saturating_add(int(end[0]), lateness)), len(end))
             if is_constant(end)
-            else saturating_add(end, self.allowed_lateness)
+            else saturating_add(end, lateness)
+        )
+
+    @property
+    def _takes_events_at_the_end(self) -> bool:
+        """Whether an event at the end of a session, which is not late for it, extends it."""
+        window, options = self.spec.window, self.spec.options
+        return (
+            isinstance(window, Session) and window.touch == "merge" and options.drop_by == "event"
         )
 
     def expired(self, expiry: np.ndarray, watermark: np.ndarray | int) -> np.ndarray:

@@ -323,8 +323,9 @@ class WindowedAggregate:
             self.bind(schema)
             return
         known, new = self.wiring.context.schema, bindable(schema)
+        # Another input of a union may have columns of its own for its time, offset or partition.
         wider = widened(
-            known, new, grows=self.wiring.context.messages is None or self.merging is not None
+            known, new, grows=self.wiring.context.messages is None or bool(self.spec.also)
         )
         if not wider.equals(known):
             self._check(wider)

@@ -506,12 +506,14 @@ class SessionJoin(PairMatching):
     # What can be asked
 
     def promised(self, side: int) -> dict[str, int]:
-        """The lesser of both watermarks, down to the start of the first session that is open."""
+        """The lesser of both watermarks, down to the start of the first session that may get rows:
+        they bring older rows together.
+        """
         own, other = self.sides[side], self.sides[1 - side]
         if not own.is_timed:
             return self.promised_by_rows(side)
         promise = min(own.watermark, other.watermark, self.emitter.least(side))
-        limit = self.complete()
+        limit = self.closed()
         for frame in self.sessions.frames(("start", "end")):
             starts = frame.ints("start")[frame.ints("end") > limit]
             promise = min(promise, int(starts.min(initial=MAX)))
