@@ -314,3 +314,24 @@ def test_rows_that_are_unmatched_until_the_end_of_input_are_not_late_downstream(
     result = counts.get_result()
     assert result.late.to_pylist() == []
     assert result.panes.column("n").to_pylist() == [1]
+
+
+@pytest.mark.parametrize("how", ["right", "full"])
+def test_a_side_without_a_row_feeds_nulls_into_the_rest_of_the_pipeline(how):
+    side = tg.stream(time="t", key="k", watermark=tg.explicit())
+    joined = side.join(side, tg.within(1, 1, unit="us"), how=how)
+    last = (
+        joined.stream(time="right_t", key="k")
+        .window(tg.tumbling(10, unit="us"))
+        .aggregate(n=tg.count(), first=tg.min("left_t"), most=tg.max("price"))
+        .embedded(now=0)
+    )
+    late = joined.stream(time="left_t").join(side, tg.within(1, 1, unit="us"), on="k")
+    for second in (last, late.embedded(now=0)):
+        port = second if second is last else second.port("left")
+        first = joined.embedded(now=0, downstream=port)
+        first.add_messages([{"t": 3, "k": "a"}], input="right")
+        first.finish()
+    [pane] = last.get_result().panes.to_pylist()
+    assert (pane["k"], pane["n"], pane["first"], pane["most"]) == ("a", 1, None, None)
+    assert second.get_result().late["reason"].to_pylist() == ["null_time"]

@@ -49,6 +49,7 @@ from tidegate.operators.async_map.queue import (
     async_queue,
 )
 from tidegate.operators.async_map.rows import AsyncSchemas, python_rows, rows_of, table_error
+from tidegate.operators.chain import role_columns
 from tidegate.operators.explain.explanation import explain_calls, waiting_marks
 from tidegate.operators.explain.facts import CallFacts, Explanation
 from tidegate.operators.ingest.computed_columns import arriving_table
@@ -138,6 +139,11 @@ class EmbeddedAsyncMap(SourceControl):
         with closed_on_error(self._store):
             self._restore()
         self._start_calls()
+
+    @property
+    def named_columns(self) -> list[str]:
+        """The columns of the messages that have a role."""
+        return role_columns(self.inputs[0])
 
     def follow(self, upstream: Exchange | None) -> None:
         """Take the watermark of an upstream, and pass on whether its panes may be retractions."""

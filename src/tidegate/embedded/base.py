@@ -30,12 +30,19 @@ from tidegate.kernel.events.duplicates import ResumeOffsets
 from tidegate.kernel.watermarks.marks import Mark
 from tidegate.operators import snapshot
 from tidegate.operators.aggregate.operator import WindowedAggregate
-from tidegate.operators.chain import Operator, OutputProgress, render
+from tidegate.operators.chain import (
+    Operator,
+    OutputProgress,
+    named_columns,
+    render,
+    with_columns,
+)
 from tidegate.operators.explain.brief import brief, fields
 from tidegate.operators.explain.facts import Explanation, time_text
 from tidegate.operators.ingest.computed_columns import arriving_table, with_computed_columns
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.ingest.watermark_tracking import PausedSource, WatermarkTracker
+from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.output import Output
 from tidegate.operators.results import Results
 from tidegate.operators.status import QueryStatus, embedded_status
@@ -136,6 +143,11 @@ class EmbeddedBase(SourceControl):
     def ended(self) -> frozenset[int]:
         """The inputs that have ended."""
         return frozenset(self._ended)
+
+    @property
+    def named_columns(self) -> list[str]:
+        """The columns of the first input that the specification names."""
+        return named_columns(self.operator.spec, 0)
 
     # Input
 
@@ -368,7 +380,8 @@ class EmbeddedBase(SourceControl):
             return False
         self._announced = True
         self._downstream.add_messages(
-            results.panes, now=None if self._clock.is_read else self.operator.progress.now
+            self._with_all_columns(results.panes, self._downstream),
+            now=None if self._clock.is_read else self.operator.progress.now,
         )
         return True
 
@@ -392,7 +405,20 @@ class EmbeddedBase(SourceControl):
         """Forward the columns of the output: a join names its own after those of both sides."""
         if not self._announced and not downstream.finished:
             self._announced = True
-            downstream.expect(self.operator.renderer().render(Output()).panes.schema)
+            panes = self.operator.renderer().render(Output()).panes
+            downstream.expect(self._with_all_columns(panes, downstream).schema)
+
+    def _with_all_columns(self, panes: pa.Table, downstream: Downstream) -> pa.Table:
+        """Panes with the columns that the downstream names: a side of a join that has ended without
+        a row has brought none.
+        """
+        if (
+            not self._finished
+            or self.operator.is_typed
+            or not isinstance(self.operator, WindowedJoin)
+        ):
+            return panes
+        return with_columns(panes, downstream.named_columns)
 
     # Durable state
 
@@ -439,6 +465,11 @@ class Port:
     @property
     def inputs(self) -> tuple[Input, ...]:
         return (self._operator.inputs[self._ordinal],)
+
+    @property
+    def named_columns(self) -> list[str]:
+        """The columns of this input that the specification names."""
+        return named_columns(self._operator.operator.spec, self._ordinal)
 
     @property
     def is_refusing(self) -> bool:

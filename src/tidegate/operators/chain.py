@@ -10,7 +10,7 @@ the shuffle of a query.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -24,7 +24,10 @@ from tidegate.operators.ingest.watermark_tracking import WatermarkTracker
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.operators.output import Output
 from tidegate.operators.results import Results
-from tidegate.spec.operator import Input
+from tidegate.spec.aggregates import INPUT
+from tidegate.spec.join import JoinSpec
+from tidegate.spec.operator import AggregateSpec, Input
+from tidegate.spec.windows import Session
 
 Operator = WindowedAggregate | WindowedJoin
 
@@ -41,6 +44,38 @@ def received(panes: pa.Table, given: Input) -> pa.Table:
     """The rows that an input gets of the panes of an upstream: with computed columns, projected."""
     rows = with_computed_columns(panes, given.arrival.computed)
     return project(rows, given.projections).rows
+
+
+def named_columns(spec: AggregateSpec | JoinSpec, ordinal: int) -> list[str]:
+    """The columns of an input that a specification names."""
+    given, named = spec.inputs[ordinal], role_columns(spec.inputs[ordinal])
+    if isinstance(spec, JoinSpec):
+        named += spec.fields(spec.side_of(ordinal))
+    else:
+        label = spec.names[ordinal] if spec.names else None
+        for _, aggregate in spec.aggregates:
+            if aggregate.of in (None, label):
+                named += [*(aggregate.reads() or ())]
+                named += [aggregate.where] if isinstance(aggregate.where, str) else []
+        if isinstance(spec.window, Session) and isinstance(spec.window.gap_column, str):
+            named.append(spec.window.gap_column)
+    made = {INPUT, *(column.name for column in given.computed)}
+    return [name for name in dict.fromkeys(named) if name not in made]
+
+
+def role_columns(given: Input) -> list[str]:
+    """The columns of an input that have a role."""
+    times = [time.column for time in given.times]
+    roles = [*times, *given.key, given.id, given.offset, given.partition]
+    return [name for name in roles if name is not None]
+
+
+def with_columns(panes: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The panes with columns of nulls for these names, where they have none."""
+    for name in names:
+        if name not in panes.column_names:
+            panes = panes.append_column(name, pa.nulls(panes.num_rows))
+    return panes
 
 
 @dataclass(frozen=True, slots=True)
