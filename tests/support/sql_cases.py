@@ -170,7 +170,7 @@ FROM TABLE(SESSION(TABLE bid PARTITION BY bidder, DESCRIPTOR(dateTime), INTERVAL
 GROUP BY bidder, window_start, window_end
 """,
         """
-WITH s AS (SELECT *, CASE WHEN dateTime - lag(dateTime) OVER (PARTITION BY bidder ORDER BY dateTime) < INTERVAL 2 SECOND THEN 0 ELSE 1 END AS n FROM bid),
+WITH s AS (SELECT *, CASE WHEN dateTime - lag(dateTime) OVER (PARTITION BY bidder ORDER BY dateTime) <= INTERVAL 2 SECOND THEN 0 ELSE 1 END AS n FROM bid),
 g AS (SELECT *, sum(n) OVER (PARTITION BY bidder ORDER BY dateTime) AS k FROM s)
 SELECT bidder, count(*), min(dateTime), max(dateTime)+INTERVAL 2 SECOND FROM g GROUP BY bidder, k
 """,

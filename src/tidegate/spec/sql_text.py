@@ -149,7 +149,8 @@ def _call(window: Window) -> tuple[str, list[str]]:
             return "SLIDE", [size(length), *more]
         case Session(gap=gap, gap_column=column, touch=touch):
             length_text = size(gap) if gap is not None else f"DESCRIPTOR({sql.name(str(column))})"
-            touching = ["TOUCH => 'merge'"] if touch == "merge" else []
+            # In SQL, sessions on time that touch are one.
+            touching = [f"TOUCH => {sql.text(touch)}"] if touch == "separate" else []
             return "SESSION", [f"GAP => {length_text}", *touching, *more]
         case Calendar(unit=unit, n=n, zone=zone, start=start, offset=offset):
             words = [f"ZONE => {sql.text(zone)}", f"START => {sql.text(start or '')}"]

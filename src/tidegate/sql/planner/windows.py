@@ -11,7 +11,7 @@ from sqlglot import exp
 from tidegate.errors import SpecError
 from tidegate.instants import duration
 from tidegate.spec import windows
-from tidegate.spec.windows import Axis, Window
+from tidegate.spec.windows import Axis, Touch, Window
 from tidegate.sql.intervals import calendar_unit, ticks
 from tidegate.sql.nodes import Descriptor, NamedArgument, RowCount, TableArgument, WindowCall
 from tidegate.sql.planner.scope import Scope
@@ -38,6 +38,8 @@ _MORE: dict[str, tuple[str, ...]] = {
     "INHERIT": (),
 }
 """Further parameters, by name only."""
+_SYNONYMS = {"DUR": "SIZE", "HOPSIZE": "SLIDE"}
+"""Names that the paper "One SQL to Rule Them All" has for parameters."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def arguments_of(call: WindowCall, scope: Scope, *, table: bool) -> Arguments:
     known = _PARAMETERS[name]
     positional = [one for one in call.expressions if not isinstance(one, NamedArgument)]
     named = {
-        one.this.name.upper(): one.expression
+        _SYNONYMS.get(one.this.name.upper(), one.this.name.upper()): one.expression
         for one in call.expressions
         if isinstance(one, NamedArgument)
     }
@@ -184,7 +186,7 @@ def _window(given: Arguments, axis: Axis) -> Window:
             )
         case "SESSION":
             gap = given.rest["GAP"]
-            touch = given.text("TOUCH", "separate")
+            touch = given.text("TOUCH", _touch(axis))
             if isinstance(gap, Descriptor):
                 return windows.Session(None, gap.expressions[0].name, touch, axis)
             return windows.Session(given.amount("GAP"), None, touch, axis)
@@ -203,6 +205,11 @@ def _window(given: Arguments, axis: Axis) -> Window:
         case "INHERIT":
             return windows.Inherited()
     return windows.Global(axis)
+
+
+def _touch(axis: Axis) -> Touch:
+    """What sessions do that are exactly a gap apart: one session, as in Flink and Spark."""
+    return "separate" if axis is Axis.OFFSET else "merge"
 
 
 def timedelta_of(microseconds: int) -> str:
@@ -225,7 +232,7 @@ def spark_window(call: exp.Expr, name: str, arguments: Sequence[exp.Expr], scope
         raise scope.error(call, f"{name} takes a time and 1 to {most} durations")
     try:
         if name == "session_window":
-            return windows.Session(lengths[0])
+            return windows.Session(lengths[0], touch="merge")
         size = lengths[0]
         slide = lengths[1] if len(lengths) > 1 else size
         start = lengths[2] if len(lengths) > 2 else 0
