@@ -415,6 +415,22 @@ def test_json_lines_are_read_as_a_whole_unless_one_is_odd(
         assert rows[1:] == [(None, None, 2), (NOON.replace(hour=0), None, None)]
 
 
+def test_maps_are_objects_of_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lines.json").write_text(
+        '{"n": {"a": 1, "b": null}, "more": [{"x": {"c": "d"}}]}\n{"n": {}}\n{"n": {"a": "?"}}\n'
+    )
+    script = f"""CREATE TABLE t (n MAP<STRING, INT>, more ARRAY<ROW<x MAP<STRING, STRING>>>)
+        WITH ('connector' = 'filesystem', 'path' = '{tmp_path}/lines.json', 'format' = 'json');
+        SELECT n['a'] AS a, CARDINALITY(n) AS size, n, more FROM t"""
+    status, output, errors = run(capsys, "-c", script)
+    assert output == (
+        '{"a": 1, "size": 2, "n": {"a": 1, "b": null}, "more": [{"x": {"c": "d"}}]}\n'
+        '{"a": null, "size": 0, "n": {}, "more": null}\n'
+    )
+    assert status == 1
+    assert "`n` should be map<string, int32>" in errors
+
+
 # The prompt
 
 

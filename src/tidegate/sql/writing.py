@@ -16,6 +16,7 @@ import pyarrow.parquet
 
 from tidegate.errors import InputError
 from tidegate.kernel.frame import rows_of
+from tidegate.operators.ingest.python_rows import holds_map
 from tidegate.sql.connectors import path_of
 from tidegate.sql.definitions import TableDefinition
 
@@ -117,9 +118,25 @@ def writer_of(definition: TableDefinition, folder: str | None, printed: Writer) 
 
 
 def json_lines(rows: pa.Table) -> Iterator[str]:
-    """The rows as JSON objects; instants are ISO texts in UTC."""
+    """The rows as JSON objects; instants are ISO texts in UTC, and maps are objects."""
+    maps = [one for one in rows.schema if holds_map(one.type)]
     for row in rows_of(rows):
+        for one in maps:
+            row[one.name] = _with_objects(row[one.name], one.type)
         yield json.dumps(row, default=plain, ensure_ascii=False)
+
+
+def _with_objects(value: Any, kind: pa.DataType) -> Any:
+    """A value with objects in place of the pairs of its maps."""
+    if value is None or not holds_map(kind):
+        return value
+    if pa.types.is_map(kind):
+        keys = (key if isinstance(key, str) else str(plain(key)) for key, _ in value)
+        values = (_with_objects(one, kind.item_type) for _, one in value)
+        return dict(zip(keys, values, strict=True))
+    if pa.types.is_struct(kind):
+        return {one.name: _with_objects(value[one.name], one.type) for one in kind}
+    return [_with_objects(one, kind.value_type) for one in value]
 
 
 def plain(value: Any) -> Any:

@@ -113,8 +113,9 @@ def _column(
             if _too_deep(value):
                 problems[row] = f"`{name}` is nested more than {MAX_NESTING} deep"
                 values[row] = None
+    given = kind if kind is not None and holds_map(kind) else None
     try:
-        array = pa.array(values)
+        array = pa.array(values, given)
     except Exception:  # noqa: BLE001 - a value may be of any class
         return _column_one_by_one(name, values, kind, problems)
     # The precision of a first decimal is no limit for the next ones.
@@ -122,6 +123,13 @@ def _column(
         array.cast(_DECIMAL, safe=False)
         if kind is None and pa.types.is_decimal(array.type) and array.type.scale <= _DECIMAL.scale
         else array
+    )
+
+
+def holds_map(kind: pa.DataType) -> bool:
+    """Whether a type is a map or has one inside, which a dictionary alone does not show."""
+    return pa.types.is_map(kind) or any(
+        holds_map(kind.field(number).type) for number in range(kind.num_fields)
     )
 
 
@@ -158,9 +166,10 @@ def _column_one_by_one(
         types = Counter(a.type for a in map(_alone, values) if a is not None)
         del types[pa.null()]
         kind = max(types, key=lambda one: types[one], default=pa.null())
+    given = kind if holds_map(kind) else None
     kept: list[Any] = []
     for row, value in enumerate(values):
-        array = _alone(value)
+        array = _alone(value, given)
         try:
             kept.append(None if array is None else array.cast(kind)[0].as_py())
             fits = array is not None
@@ -172,10 +181,10 @@ def _column_one_by_one(
     return pa.array(kept, kind)
 
 
-def _alone(value: Any) -> pa.Array | None:
+def _alone(value: Any, kind: pa.DataType | None = None) -> pa.Array | None:
     """One value as an array; None if Arrow has no type for it. The `NaT` of pandas is null."""
     try:
-        return pa.array([None if type(value).__name__ == "NaTType" else value])
+        return pa.array([None if type(value).__name__ == "NaTType" else value], kind)
     except Exception:  # noqa: BLE001 - a value may be of any class
         return None
 
