@@ -151,7 +151,8 @@ def defined_table(statement: CreateTable) -> TableDefinition:
                 computed.append(column)
             continue
         fields.append(pa.field(column.name, _type_of(column)))
-        if column.metadata is not None:
+        if column.metadata is not None and name is not None:
+            # Rows that a program hands over have their metadata as columns.
             metadata.append((column.name, _metadata(column, name)))
     _check_distinct([*(one.name for one in fields), *(one.name for one in computed)], statement)
     if name == "kafka":

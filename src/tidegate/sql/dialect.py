@@ -64,6 +64,8 @@ class TidegateParser(EmitParser, SparkParser):
         **SparkParser.FUNCTIONS,
         # Like in Flink, and other than COLLECT_LIST, it keeps nulls.
         "ARRAY_AGG": lambda args: exp.ArrayAgg(this=args[0] if args else None),
+        # Unlike UNBASE64 it makes a text.
+        "FROM_BASE64": lambda args: exp.Anonymous(this="FROM_BASE64", expressions=args),
     }
     CONSTRAINT_PARSERS: ClassVar[dict[str, Any]] = {
         **SparkParser.CONSTRAINT_PARSERS,
@@ -135,6 +137,25 @@ class TidegateParser(EmitParser, SparkParser):
         unit = exp.Var(this=self._curr.text.upper())
         self._advance()
         return self.expression(exp.Interval(this=amount, unit=unit))
+
+    # Expressions
+
+    def _parse_bracket(self, this: Any = None) -> Any:
+        """An element of a list or a map, or `MAP['a', 1, 'b', 2]` of Flink."""
+        found = super()._parse_bracket(this)
+        inner = found
+        while isinstance(inner, exp.Bracket) and isinstance(inner.this, exp.Bracket):
+            inner = inner.this
+        if not isinstance(inner, exp.Bracket) or len(inner.expressions) < 2:
+            return found
+        if not isinstance(inner.this, exp.Column) or inner.this.sql().upper() != "MAP":
+            return found
+        keys, values = (exp.Array(expressions=inner.expressions[n::2]) for n in (0, 1))
+        made = self.expression(exp.Map(keys=keys, values=values))
+        if inner is found:
+            return made
+        inner.replace(made)
+        return found
 
     # Tables
 
@@ -219,7 +240,10 @@ class TidegateParser(EmitParser, SparkParser):
         return self.expression(Watermark(this=column, expression=self._parse_lambda()))
 
     def _parse_metadata(self) -> exp.Expr:
-        key = self._parse_string() if self._match(TokenType.FROM) else None
+        key = None
+        if self._match(TokenType.FROM):
+            # The documentation of Flink quotes keys as texts and as names.
+            key = self._parse_string() or self._parse_id_var(any_token=False)
         return self.expression(
             MetadataColumn(this=key, virtual=self._match_text_seq("VIRTUAL") is not None)
         )
@@ -280,6 +304,8 @@ class Tidegate(Spark):
 
     class Tokenizer(Spark.Tokenizer):
         """The tokenizer of Spark, with `ROW` as a type and `EXPLAIN` as a plain word."""
+
+        STRING_ESCAPES: ClassVar[list[str]] = ["'", '"', "\\"]
 
         KEYWORDS: ClassVar[dict[str, Any]] = {
             **{

@@ -21,6 +21,7 @@ from tidegate.sql.definitions import TableDefinition
 from tidegate.sql.embedded import EmbeddedQuery
 from tidegate.sql.explain import explained
 from tidegate.sql.plan import Branch, QueryPlan
+from tidegate.sql.positions import Place
 from tidegate.sql.scalars import compile_duckdb
 from tidegate.sql.settings import Settings
 
@@ -36,6 +37,8 @@ class SqlQuery:
     """A query over tables. Nothing runs before one of its methods is called."""
 
     text: str
+    place: Place
+    """Where the query stands in its script."""
     plan: QueryPlan
     tables: Mapping[str, TableDefinition]
     """All tables of the script, by name."""

@@ -1,60 +1,22 @@
 """Scalar expressions of the dialect in the SQL of the engines that evaluate them.
 
 Embedded, and inside Spark's tasks, that is DuckDB; in front of an operator on Spark, where the rows
-are a DataFrame, it is Spark. Functions of Flink that an engine lacks are rewritten.
+are a DataFrame, it is Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
-from sqlglot import exp, parse_one
+from sqlglot import exp
 from sqlglot.errors import ErrorLevel
 
-from tidegate.errors import SqlError
 from tidegate.operators.ingest.projection import SqlCondition
 from tidegate.spec.projection import Projection, Unnest, reference
 from tidegate.sql.plan import Select
-
-DUCKDB, SPARK = "duckdb", "spark"
-
-_FUNCTIONS: dict[str, tuple[dict[int, str], dict[int, str]]] = {
-    "TO_TIMESTAMP_LTZ": (
-        {
-            1: "make_timestamptz(_0 * 1000)",
-            2: "make_timestamptz(CAST(_0 * power(10, 6 - _1) AS BIGINT))",
-        },
-        {1: "timestamp_millis(_0)", 2: "timestamp_micros(CAST(_0 * power(10, 6 - _1) AS BIGINT))"},
-    ),
-    "JSON_VALUE": ({2: "json_extract_string(_0, _1)"}, {2: "get_json_object(_0, _1)"}),
-    "JSON_QUERY": (
-        {2: "CAST(json_extract(_0, _1) AS VARCHAR)"},
-        {2: "get_json_object(_0, _1)"},
-    ),
-    "JSON_EXISTS": ({2: "json_exists(_0, _1)"}, {2: "get_json_object(_0, _1) IS NOT NULL"}),
-    "SPLIT_INDEX": (
-        {3: "str_split(_0, _1)[_2 + 1]"},
-        {3: r"get(split(_0, concat('\\Q', _1, '\\E')), _2)"},
-    ),
-    "REGEXP": ({2: "regexp_matches(_0, _1)"}, {2: "_0 RLIKE _1"}),
-    "TRUNCATE": (
-        {1: "trunc(_0)", 2: "trunc(_0, _1)"},
-        {1: "CAST(_0 AS BIGINT)", 2: "CAST(_0 * power(10, _1) AS BIGINT) / power(10, _1)"},
-    ),
-    "UNIX_MICROS": ({1: "epoch_us(_0)"}, {1: "unix_micros(_0)"}),
-    "UNIX_MILLIS": ({1: "epoch_ms(_0)"}, {1: "unix_millis(_0)"}),
-    "IFNULL": ({2: "coalesce(_0, _1)"}, {2: "coalesce(_0, _1)"}),
-    "PROCTIME": ({0: "now()"}, {0: "current_timestamp()"}),
-    "IS_ALPHA": (
-        {1: "regexp_full_match(_0, '[A-Za-z]+')"},
-        {1: "_0 RLIKE '^[A-Za-z]+$'"},
-    ),
-    "IS_DIGIT": ({1: "regexp_full_match(_0, '[0-9]+')"}, {1: "_0 RLIKE '^[0-9]+$'"}),
-}
-"""Functions that sqlglot does not know: by number of arguments, their text for DuckDB and Spark."""
-FLINK_FUNCTIONS = frozenset(_FUNCTIONS)
-"""The names of these functions."""
+from tidegate.sql.rewrites import DUCKDB, SPARK, rewritten
+from tidegate.sql.time_formats import pattern_of
 
 
 def compile_duckdb(select: Select, *, keeps: str = "protocol") -> Projection:
@@ -89,76 +51,8 @@ def spark_text(tree: exp.Expr) -> str:
 
 
 def _text(tree: exp.Expr, engine: str) -> str:
-    root, rewrite = tree.copy(), _REWRITES[engine]
-    # Arguments before the functions that contain them.
-    for node in reversed(list(root.dfs())):
-        found = rewrite(node)
-        if found is node:
-            continue
-        if node is root:
-            root = found
-        else:
-            node.replace(found)
     # What an engine lacks is refused by the check of its functions.
-    return root.sql(dialect=engine, unsupported_level=ErrorLevel.IGNORE)
-
-
-def _is_text(node: exp.Cast) -> bool:
-    """Whether a cast makes a text."""
-    return bool(pa.types.is_string(_TYPES.get(node.args["to"].this, pa.null())))
-
-
-def _duckdb_node(node: exp.Expr) -> exp.Expr:
-    """A node as DuckDB has it."""
-    match node:
-        case exp.Anonymous():
-            return _function(node, 0, DUCKDB)
-        case exp.StrToTime():
-            return exp.cast(node.copy(), exp.DataType.build("TIMESTAMPTZ", dialect=DUCKDB))
-        case exp.StrToUnix() if node.this is not None:
-            text = "CAST(epoch(CAST(_0 AS TIMESTAMPTZ)) AS BIGINT)"
-            return _template(text, [node.this], DUCKDB)
-        case exp.Cast() if _is_text(node) and not any(map(_is_text, node.this.find_all(exp.Cast))):
-            # Spark shows instants without a zone; DuckDB knows the type of the value.
-            shown = node.sql(dialect=DUCKDB)
-            kind = f"typeof({node.this.sql(dialect=DUCKDB)}) = 'TIMESTAMP WITH TIME ZONE'"
-            zoned = f"CASE WHEN {kind} THEN regexp_replace({shown}, '\\+00$', '') ELSE {shown} END"
-            return parse_one(zoned, read=DUCKDB)
-        case exp.DayOfWeek():
-            return _template("dayofweek(CAST(_0 AS TIMESTAMPTZ)) + 1", [node.this], DUCKDB)
-        case exp.TimestampDiff():
-            # DuckDB's `date_diff` counts boundaries; the dialect counts whole units.
-            unit = exp.Literal.string(node.text("unit").lower() or "second")
-            return exp.Anonymous(this="date_sub", expressions=[unit, node.expression, node.this])
-        case exp.Ceil() if node.args.get("to") is not None:
-            return _template(
-                f"CASE WHEN date_trunc('{node.text('to')}', _0) = _0 THEN _0"
-                f" ELSE date_trunc('{node.text('to')}', _0) + INTERVAL 1 {node.text('to')} END",
-                [node.this],
-                DUCKDB,
-            )
-        case exp.Floor() if node.args.get("to") is not None:
-            return _template(f"date_trunc('{node.text('to')}', _0)", [node.this], DUCKDB)
-        case exp.DataType() if node.this in (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPLTZ):
-            return exp.DataType.build("TIMESTAMPTZ", dialect=DUCKDB)
-    return node
-
-
-def _spark_node(node: exp.Expr) -> exp.Expr:
-    """A node as Spark has it."""
-    match node:
-        case exp.Anonymous():
-            return _function(node, 1, SPARK)
-        case exp.Ceil() if node.args.get("to") is not None:
-            return _template(
-                f"CASE WHEN date_trunc('{node.text('to')}', _0) = _0 THEN _0"
-                f" ELSE date_trunc('{node.text('to')}', _0) + INTERVAL 1 {node.text('to')} END",
-                [node.this],
-                SPARK,
-            )
-        case exp.Floor() if node.args.get("to") is not None:
-            return _template(f"date_trunc('{node.text('to')}', _0)", [node.this], SPARK)
-    return node
+    return rewritten(tree, engine).sql(dialect=engine, unsupported_level=ErrorLevel.IGNORE)
 
 
 _TRIES: dict[type[exp.Expr], str] = {
@@ -189,7 +83,7 @@ def _tried(tree: exp.Expr) -> exp.Expr:
             form = node.args["format"]
             found = exp.Anonymous(
                 this="try_to_timestamp",
-                expressions=[node.this, exp.Literal.string(_spark_format(form))],
+                expressions=[node.this, exp.Literal.string(pattern_of(form))],
             )
         if found is None:
             continue
@@ -198,12 +92,6 @@ def _tried(tree: exp.Expr) -> exp.Expr:
         else:
             node.replace(found)
     return tree
-
-
-def _spark_format(form: exp.Expr) -> str:
-    """The format of a time in the letters of Spark."""
-    text = exp.StrToTime(this=exp.Literal.string(""), format=form.copy()).sql(dialect=SPARK)
-    return parse_one(text, read=SPARK).sql(dialect=SPARK).split("'")[-2] if "'" in text else ""
 
 
 def _failure(tree: exp.Expr) -> exp.Expr | None:
@@ -256,33 +144,6 @@ def _case_failure(tree: exp.Case) -> exp.Expr | None:
 def _either(*conditions: exp.Expr | None) -> exp.Expr | None:
     known = [one for one in conditions if one is not None]
     return exp.or_(*known) if known else None
-
-
-_REWRITES: dict[str, Callable[[exp.Expr], exp.Expr]] = {DUCKDB: _duckdb_node, SPARK: _spark_node}
-
-
-def _function(node: exp.Anonymous, engine: int, dialect: str) -> exp.Expr:
-    forms = _FUNCTIONS.get(node.name.upper())
-    if forms is None:
-        return node
-    text = forms[engine].get(len(node.expressions))
-    if text is None:
-        raise SqlError(
-            f"`{node.name.upper()}` takes {' or '.join(map(str, forms[engine]))} arguments, got"
-            f" {len(node.expressions)}"
-        )
-    return _template(text, node.expressions, dialect)
-
-
-def _template(text: str, arguments: list[exp.Expr], dialect: str) -> exp.Expr:
-    """The expression of a text, with `_0`, `_1` ... replaced by arguments."""
-
-    def filled(node: exp.Expr) -> exp.Expr:
-        if isinstance(node, exp.Column) and node.name[:1] == "_" and node.name[1:].isdigit():
-            return exp.Paren(this=arguments[int(node.name[1:])].copy())
-        return node
-
-    return parse_one(text, read=dialect).transform(filled)
 
 
 _TYPES: dict[exp.DType, pa.DataType] = {

@@ -143,6 +143,7 @@ class SqlSession:
         """A query, planned; nothing of it runs."""
         return SqlQuery(
             statement.text,
+            statement.place,
             plan_query(statement, self.catalog),
             self.tables(),
             self.settings,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
 
 from tidegate.api.running import Pipeline
 from tidegate.errors import SpecError
@@ -15,7 +18,8 @@ from tidegate.sql.binding import bound, bound_stream, roles, step
 from tidegate.sql.connectors import spark_source
 from tidegate.sql.definitions import TableDefinition
 from tidegate.sql.plan import Branch, Select, TableScan
-from tidegate.sql.scalars import spark_column
+from tidegate.sql.positions import has_place, place_of
+from tidegate.sql.scalars import spark_column, spark_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,10 +39,11 @@ def stream_frame(branch: Branch, query: SqlQuery, *, marks: bool = False) -> Dat
     stream = bound_stream(branch.root, _Tables(query, plain=True).leaf)  # type: ignore[arg-type]
     frames = []
     for source in stream.sources:
-        frame, _ = tables.selected(source, _columns(branch.select), None)
-        if branch.select.where is not None:
-            condition = tables.SparkColumn(*spark_column(tables.KEEP, branch.select.where))
-            frame = tables.filtered(source, condition)
+        with _analysed(query, source, branch.select):
+            frame = source
+            if branch.select.where is not None:
+                condition = tables.SparkColumn(*spark_column(tables.KEEP, branch.select.where))
+                frame = tables.filtered(source, condition)
             frame, _ = tables.selected(frame, _columns(branch.select), None)
         frames.append(frame if marks else tables.unmarked(frame))
     return united_frames(frames)
@@ -89,19 +94,16 @@ class _Tables:
             return dataclasses.replace(given, projections=projections), PlanInput(source)
         frame = source
         if definition.computed:
-            frame = tables.with_columns(frame, _columns(definition.computed))
-        if self._plain:
-            if scan.select.where is not None:
-                condition = tables.SparkColumn(*spark_column(tables.KEEP, scan.select.where))
-                frame = tables.filtered(frame, condition)
-            return given, tables.selected(frame, _columns(scan.select), None)[0]
-        columns = self._selected(scan.select, given, frame.columns)
+            with _analysed(self._query, frame, definition.computed):
+                frame = tables.with_columns(frame, _columns(definition.computed))
         where = scan.select.where
-        frame, projections = tables.selected(
-            frame,
-            columns,
-            None if where is None else tables.SparkColumn(*spark_column(tables.KEEP, where)),
-        )
+        kept = None if where is None else tables.SparkColumn(*spark_column(tables.KEEP, where))
+        with _analysed(self._query, frame, scan.select):
+            if self._plain:
+                frame = frame if kept is None else tables.filtered(frame, kept)
+                return given, tables.selected(frame, _columns(scan.select), None)[0]
+            columns = self._selected(scan.select, given, frame.columns)
+            frame, projections = tables.selected(frame, columns, kept)
         return dataclasses.replace(given, projections=projections), PlanInput(frame)
 
     def _selected(self, select: Select, given: Input, present: Sequence[str]) -> list[Any]:
@@ -150,6 +152,36 @@ class _Tables:
             f"`{definition.name}` has no source that Spark can read. Hint: hand over a DataFrame:"
             f" tg.sql(..., {definition.name}=tg.stream(df, time='ts'))"
         )
+
+
+@contextmanager
+def _analysed(query: SqlQuery, frame: DataFrame, select: Select) -> Iterator[None]:
+    """Expressions that Spark refuses over a frame are errors at their place."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        trees = [*(tree for _, tree in select.columns), *([select.where] if select.where else ())]
+        wrong = next((one for one in trees if not _is_analysed(frame, one)), None)
+        if wrong is None:
+            raise
+        why = str(error).strip().split(" SQLSTATE", 1)[0].splitlines()[0]
+        place = place_of(query.place.text, wrong) if has_place(wrong) else query.place
+        raise place.error(
+            f"Spark cannot evaluate `{spark_text(wrong)}`: {why}",
+            "check the names and the types of its functions",
+        ) from None
+
+
+def _is_analysed(frame: DataFrame, tree: exp.Expr) -> bool:
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql import functions
+
+    try:
+        return bool(frame.select(functions.expr(spark_text(tree))).columns)
+    except (AnalysisException, ParseException):
+        return False
 
 
 def _columns(select: Select) -> list[Any]:

@@ -40,7 +40,8 @@ def check(scope: Scope, relation: Relation, pairs: Sequence[Pair]) -> None:
         try:
             texts.append(duckdb_text(expression if schema is not None else _untyped(expression)))
         except SpecError as error:
-            raise scope.error(node, str(error)) from None
+            why, _, hint = str(error).partition(". Hint: ")
+            raise scope.error(node, why, hint) from None
     if not texts or _problem(texts, schema) is None:
         return
     for (node, _), text in zip(found, texts, strict=True):

@@ -7,7 +7,7 @@ from functools import cache
 import duckdb
 
 from tidegate.sql.plan import Catalog
-from tidegate.sql.scalars import FLINK_FUNCTIONS
+from tidegate.sql.rewrites import NAMES
 
 OWN = frozenset(
     {
@@ -42,4 +42,4 @@ def _builtin() -> frozenset[str]:
 def known_functions(catalog: Catalog) -> frozenset[str]:
     """The names of all functions, in capitals, beside those that the parser knows."""
     named = {name.upper() for name in (*catalog.functions, *catalog.aggregates)}
-    return OWN | FLINK_FUNCTIONS | _builtin() | named
+    return OWN | NAMES | _builtin() | named
