@@ -199,6 +199,11 @@ def test_unions_and_chains_come_back_as_the_same():
     streams = [tg.stream(time=time, key="k", offset="o") for time in ("ts", "at")]
     united = tg.union(*streams).window(tg.tumbling("1 minute")).aggregate(n=tg.sum("v", where="w"))
     assert again(united) == united.spec
+    counted = [one.window(tg.tumbling("1 minute")).aggregate(n=tg.count()) for one in streams]
+    over = tg.union(*(tg.stream(one, key="k") for one in counted))
+    assert again(over.window(tg.tumbling("1 hour")).aggregate(n=tg.sum("n"))) == (
+        over.window(tg.tumbling("1 hour")).aggregate(n=tg.sum("n")).spec
+    )
     first = (
         tg.stream(time="ts", key=["city", "user"])
         .window(tg.tumbling("1 minute"))

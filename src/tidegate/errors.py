@@ -37,7 +37,8 @@ class SqlError(ParseError):
     """A SQL text cannot be parsed or planned; `line` and `column` count from 1."""
 
     def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
-        super().__init__(message)
+        # The text may hold halves of characters, which no output takes.
+        super().__init__(message.encode("utf-8", "replace").decode())
         self.line, self.column = line, column
 
 

@@ -403,4 +403,51 @@ SELECT time_bucket(INTERVAL 20 SECOND, w) s, COUNT(*), SUM(total)
 FROM {_BUCKETED_BIDS} JOIN {_BUCKETED_AUCTIONS} USING (w) GROUP BY s
 """,
     ),
+    "windows_over_a_union_of_groups": Case(
+        f"""
+SELECT window_start, COUNT(*) AS groups, SUM(n) AS n FROM TABLE(TUMBLE(TABLE (
+  SELECT window_time AS at, COUNT(*) AS n FROM ({_TUMBLED.format("bid")})
+  GROUP BY window_start, window_end, window_time, auction
+  UNION ALL
+  SELECT window_time, SUM(reserve) FROM ({_TUMBLED.format("auction")})
+  GROUP BY window_start, window_end, window_time),
+  DESCRIPTOR(at), INTERVAL '20' SECOND))
+GROUP BY window_start, window_end
+""",
+        f"""
+SELECT time_bucket(INTERVAL 20 SECOND, w) s, COUNT(*), SUM(n) FROM (
+  SELECT w, COUNT(*) AS n FROM {_BUCKETS.format("bid")} GROUP BY w, auction
+  UNION ALL SELECT w, SUM(reserve) FROM {_BUCKETS.format("auction")} GROUP BY w) GROUP BY s
+""",
+    ),
+    "aggregation_of_a_union_of_groups": Case(
+        f"""
+SELECT window_start, window_end, MAX(n) AS most FROM (
+  SELECT window_start, window_end, COUNT(*) AS n FROM ({_TUMBLED.format("bid")})
+  GROUP BY window_start, window_end, auction
+  UNION ALL
+  SELECT window_start, window_end, COUNT(*) FROM ({_TUMBLED.format("auction")})
+  GROUP BY window_start, window_end)
+GROUP BY window_start, window_end
+""",
+        f"""
+SELECT w, w + INTERVAL 10 SECOND, MAX(n) FROM (
+  SELECT w, COUNT(*) AS n FROM {_BUCKETS.format("bid")} GROUP BY w, auction
+  UNION ALL SELECT w, COUNT(*) FROM {_BUCKETS.format("auction")} GROUP BY w) GROUP BY w
+""",
+    ),
+    "as_of_join_of_groups": Case(
+        f"""
+WITH totals AS (SELECT 1000 + MOD(id, 6) AS auction, reserve AS total, dateTime FROM auction)
+SELECT B.auction, B.n, A.total FROM (
+  SELECT window_time AS at, auction, COUNT(*) AS n FROM ({_TUMBLED.format("bid")})
+  GROUP BY window_start, window_end, window_time, auction) B
+LEFT JOIN totals FOR SYSTEM_TIME AS OF B.at AS A ON A.auction = B.auction
+""",
+        f"""
+SELECT auction, n, (SELECT arg_max(reserve, dateTime) FROM auction
+                    WHERE 1000 + MOD(id, 6) = B.auction AND dateTime < w + INTERVAL 10 SECOND)
+FROM (SELECT w, auction, COUNT(*) AS n FROM {_BUCKETS.format("bid")} GROUP BY ALL) B
+""",
+    ),
 }

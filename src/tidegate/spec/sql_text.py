@@ -247,12 +247,10 @@ def aggregate_query(
     if spec.names:
         source = f"MERGED({sql.names(tables)})"
     elif spec.also:
-        source = "(" + _united(spec, tables) + ")"
+        source = "(" + _united(spec, tables, fed=fed) + ")"
     else:
         source = sql.name(first)
-    given = spec.input
-    if fed and given.time == "time":
-        given = dataclasses.replace(given, time="window_time")
+    given = _dated(spec.input, fed=fed)
     window = window_call(spec.window, source, given, keys)
     if fed and isinstance(spec.window, Inherited):
         window = source
@@ -268,24 +266,27 @@ def aggregate_query(
     return f"SELECT {', '.join(shown)}\nFROM {window}\nGROUP BY {group}\n{clauses}"
 
 
-def _united(spec: AggregateSpec, tables: Sequence[str]) -> str:
+def _dated(given: Input, *, fed: bool) -> Input:
+    """An input under the name that its time has in SQL; `fed` is whether it reads panes."""
+    return dataclasses.replace(given, time="window_time") if fed and given.time == "time" else given
+
+
+def _united(spec: AggregateSpec, tables: Sequence[str], *, fed: bool) -> str:
     """The union of the inputs; their times have one name in it."""
     columns = set(spec.key)
-    for _, one in spec.aggregates:
-        reads = one.reads()
+    for _, aggregate in spec.aggregates:
+        reads = aggregate.reads()
         if reads is None:
             raise sql.no_text("an aggregate of all columns")
-        columns |= {*reads, *([one.where] if isinstance(one.where, str) else [])}
+        columns |= {*reads, *([aggregate.where] if isinstance(aggregate.where, str) else [])}
     if isinstance(spec.window, Session) and isinstance(spec.window.gap_column, str):
         columns.add(spec.window.gap_column)
     columns -= {given.time for given in spec.inputs}
     parts = []
-    for table, given in zip(tables, spec.inputs, strict=True):
-        time = (
-            []
-            if given.time is None
-            else [f"{sql.name(given.time)} AS {sql.name(spec.input.time or '')}"]
-        )
+    common = _dated(spec.input, fed=fed).time or ""
+    for table, one in zip(tables, spec.inputs, strict=True):
+        given = _dated(one, fed=fed)
+        time = [] if given.time is None else [f"{sql.name(given.time)} AS {sql.name(common)}"]
         shown = ", ".join([*time, *map(sql.name, sorted(columns))])
         parts.append(f"SELECT {shown} FROM {sql.name(table)}")  # noqa: S608
     return " UNION ALL ".join(parts)

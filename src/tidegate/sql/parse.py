@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,6 +37,7 @@ LONGEST = 1_000_000
 """The number of characters of the longest script."""
 _DETAILS = ("ESTIMATED_COST", "CHANGELOG_MODE", "JSON_EXECUTION_PLAN", "PLAN_ADVICE", ",")
 """What Flink's EXPLAIN may show further; the plan has all there is."""
+_HALF = re.compile(r"[\ud800-\udfff]")
 _DEEPEST = 200
 """How deep parentheses may be nested."""
 
@@ -60,6 +62,14 @@ def parse_script(text: str) -> tuple[Statement, ...]:
         raise SqlError(f"SQL is a text, got {type(text).__name__}")
     if len(text) > LONGEST:
         raise SqlError(f"a script has at most {LONGEST:,} characters, got {len(text):,}")
+    if text.startswith("\ufeff"):
+        # The mark of the order of bytes, with which some editors begin a file.
+        text = f" {text[1:]}"
+    half = _HALF.search(text)
+    if half is not None:
+        raise Place(text, half.start(), half.start()).error(
+            "the text holds half of a character", "read it as UTF-8"
+        )
     found: list[Statement] = []
     chunks = _chunks(text, _tokens(text))
     while chunks:

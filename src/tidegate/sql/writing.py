@@ -136,7 +136,8 @@ def _with_objects(value: Any, kind: pa.DataType) -> Any:
         return dict(zip(keys, values, strict=True))
     if pa.types.is_struct(kind):
         return {one.name: _with_objects(value[one.name], one.type) for one in kind}
-    return [_with_objects(one, kind.value_type) for one in value]
+    inner = kind.field(0).type
+    return [_with_objects(one, inner) for one in value]
 
 
 def plain(value: Any) -> Any:

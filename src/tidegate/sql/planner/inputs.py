@@ -236,15 +236,18 @@ def _part(
     own = {name: mine.expression for name, mine in zip(names, part.fields, strict=True)}
 
     def swapped(expression: exp.Expr) -> exp.Expr:
+        # Columns of panes that are no fields of the union have the same name in every part.
         return expression.copy().transform(
-            lambda node: own[node.name].copy() if isinstance(node, exp.Column) else node
+            lambda node: (
+                own[node.name].copy() if isinstance(node, exp.Column) and node.name in own else node
+            )
         )
 
     return opened(
         part.filtered(swapped(one) for one in united.where),
         [(name, swapped(expression)) for name, expression in columns],
         key,
-        None if time is None else column_of(own[time]),
+        column_of(own[time]) if time in own else time,
         exact=exact,
     )
 

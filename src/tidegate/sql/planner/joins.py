@@ -542,9 +542,10 @@ class JoinPlanner:
                 node,
             )
         right = _main_time(sides[RIGHT])
-        if one.column is None or right is None:
+        left = TIME if one.role is Role.WINDOW_TIME else one.column
+        if left is None or right is None:
             raise self.error("an as-of join needs a time on both sides", "WATERMARK FOR ts AS ts")
-        return AsOf(), (one.column, right)
+        return AsOf(), (left, right)
 
     def _as_of(self, found: _Conditions) -> tuple[Any, tuple[str | None, str | None]]:
         self._uses_times = True
