@@ -134,6 +134,56 @@ def test_sessions_of_every_key(text):
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "SELECT bidder, WINDOWSTART s, COUNT(*) n FROM bid b"
+            " WINDOW TUMBLING (SIZE 10 MINUTES) WHERE price > 1 GROUP BY bidder EMIT FINAL",
+            [("x", 0, 2), ("x", 10, 1), ("y", 0, 1), ("z", 0, 1)],
+        ),
+        (
+            "SELECT bidder, WINDOWEND e FROM bid WINDOW HOPPING (SIZE 10 MINUTES, ADVANCE BY 5"
+            " MINUTES, GRACE PERIOD 1 HOUR) WHERE price > 4 GROUP BY bidder EMIT CHANGES",
+            [("x", 10), ("x", 15), ("x", 20)],
+        ),
+        (
+            "SELECT bidder, windowstart FROM bid WINDOW SESSION (90 SECONDS) WHERE price > 1"
+            " GROUP BY bidder",
+            [
+                ("x", 10.95),
+                ("x", pytest.approx(8 + 1 / 12)),
+                ("y", pytest.approx(8 + 7 / 60)),
+                ("z", pytest.approx(9 + 11 / 60)),
+            ],
+        ),
+        (
+            "SELECT TumbleBid.wstart, MAX(TumbleBid.price) m FROM Tumble(data => TABLE(bid),"
+            " timecol => DESCRIPTOR(ts), dur => INTERVAL '10' MINUTE) TumbleBid GROUP BY"
+            " TumbleBid.wend, TumbleBid.wstart EMIT STREAM AFTER WATERMARK",
+            [(0, 5), (10, 6)],
+        ),
+        (
+            "SELECT w.start AS s, w.end AS e, n FROM (SELECT window AS w, COUNT(*) AS n FROM bid"
+            " GROUP BY window(ts, '10 minutes'))",
+            [(0, 10, 5), (10, 20, 1)],
+        ),
+        (
+            "SELECT window(ts, '10 minutes').end AS e, COUNT(*) AS n FROM bid"
+            " GROUP BY window(ts, '10 minutes')",
+            [(10, 5), (20, 1)],
+        ),
+        (
+            "SELECT b.item, a.id FROM bid b JOIN ask a WITHIN (2 MINUTES, 5 SECONDS)"
+            " ON b.item = a.item",
+            [("A", 1), ("C", 2)],
+        ),
+    ],
+)
+def test_windows_in_the_words_of_ksqldb_spark_and_the_paper(text, expected):
+    assert rows_of(text) == expected
+
+
 def test_sessions_over_all_keys_are_grouped_afterwards():
     found = rows_of(
         "SELECT bidder, COUNT(*) n FROM TABLE(SESSION(TABLE bid, DESCRIPTOR(ts),"
@@ -446,6 +496,18 @@ def test_aggregates_of_the_user_are_known_by_name():
         ("SELECT SUM(MAX(price)) FROM bid EMIT CHANGES", "MAX", "inside of another"),
         ("SELECT ARRAY_AGG(DISTINCT ) FROM bid EMIT CHANGES", "SELECT", "incomplete"),
         ("SELECT APPROX_PERCENTILE(price) FROM bid EMIT CHANGES", "SELECT", "incomplete"),
+        (
+            "SELECT TUMBLE_START(ts, INTERVAL '1' HOUR) FROM bid"
+            " GROUP BY TUMBLE(ts, INTERVAL '1' DAY)",
+            "TUMBLE_START",
+            "no window with these arguments",
+        ),
+        ("SELECT item FROM bid WINDOW TUMBLING (SIZE 1 DAY)", "TUMBLING", "a WINDOW has groups"),
+        (
+            "SELECT k, COUNT(*) FROM plain WINDOW SESSION (1 DAY) GROUP BY k",
+            "SESSION",
+            "a window needs a time",
+        ),
         ("SELECT UPPER(SOUNDEX(item)) FROM bid", "SOUNDEX", "no function `SOUNDEX`"),
         ("SELECT MAX(SOUNDEX(item)) FROM bid EMIT CHANGES", "SOUNDEX", "no function `SOUNDEX`"),
         ("SELECT SOUNDEX(MAX(item)) FROM bid EMIT CHANGES", "SOUNDEX", "no function `SOUNDEX`"),

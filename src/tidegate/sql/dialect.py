@@ -29,6 +29,9 @@ WINDOW_CALLS = (
     *("TUMBLE", "HOP", "CUMULATE", "SESSION", "SLIDE", "CALENDAR", "ALL_ROWS", "INHERIT"),
 )
 """The windowing functions."""
+GROUP_WINDOWS = {"TUMBLING": "TUMBLE", "HOPPING": "HOP", "SESSION": "SESSION"}
+"""The windows that queries of ksqlDB are grouped by, as windowing functions."""
+_KSQL_PARAMETERS = {("SIZE",): "SIZE", ("ADVANCE", "BY"): "SLIDE", ("GRACE", "PERIOD"): "GRACE"}
 _UNITS = frozenset(
     {"MICROSECOND", "MILLISECOND", "SECOND", "SEC", "MINUTE", "MIN", "HOUR", "DAY"}
     | {"WEEK", "MONTH", "QUARTER", "YEAR", "DECADE"}
@@ -74,7 +77,38 @@ class TidegateParser(EmitParser, SparkParser):
     }
     SCHEMA_UNNAMED_CONSTRAINTS = SparkParser.SCHEMA_UNNAMED_CONSTRAINTS | {"WATERMARK"}
 
+    QUERY_MODIFIER_PARSERS: ClassVar[dict[Any, Any]] = {
+        **SparkParser.QUERY_MODIFIER_PARSERS,
+        TokenType.WINDOW: lambda self: self._parse_window_modifier(),
+    }
+
     # Windows
+
+    def _parse_window_modifier(self) -> tuple[str, Any]:
+        """`WINDOW name AS (...)`, or `WINDOW TUMBLING (SIZE 1 MINUTE)` of ksqlDB."""
+        token, name = self._next, GROUP_WINDOWS.get(self._next.text.upper())
+        if name is None or self._tokens[self._index + 2].token_type != TokenType.L_PAREN:
+            default: Any = SparkParser.QUERY_MODIFIER_PARSERS[TokenType.WINDOW]
+            return "windows", default(self)[1]
+        self._advance(3)
+        given = dict(self._parse_csv(lambda: self._parse_ksql_length(name)))
+        self._match_r_paren()
+        grace = given.pop("GRACE", None)
+        arguments = [
+            NamedArgument(this=exp.to_identifier(word), expression=length)
+            for word, length in given.items()
+        ]
+        call = self.expression(WindowCall(this=name, expressions=arguments, grace=grace))
+        return "group_window", call.update_positions(token)
+
+    def _parse_ksql_length(self, window: str) -> Any:
+        """A length of a window of ksqlDB, and the parameter that it is."""
+        matching = (p for words, p in _KSQL_PARAMETERS.items() if self._match_text_seq(*words))
+        parameter = next(matching, "GAP" if window == "SESSION" else None)
+        length = None if parameter is None else self._parse_loose_interval()
+        if length is None:
+            self.raise_error("Expected SIZE, ADVANCE BY or GRACE PERIOD with a number of a unit")
+        return parameter, length
 
     def _parse_window_call(self, name: str) -> exp.Expr:
         token = self._tokens[self._index - 2]
@@ -175,6 +209,9 @@ class TidegateParser(EmitParser, SparkParser):
         return table
 
     def _parse_table_window(self, table: exp.Table) -> None:
+        if self._starts_within():
+            self._parse_within(table)
+            return
         if self._curr.token_type != TokenType.OVER or table.args.get("over") is not None:
             return
         self._advance()
@@ -200,10 +237,32 @@ class TidegateParser(EmitParser, SparkParser):
         )
         table.set("over", window.update_positions(start))
 
+    def _starts_within(self) -> bool:
+        """Whether `WITHIN 5 MINUTES` or `WITHIN (5 MINUTES, 1 MINUTE)` of ksqlDB is next."""
+        return self._curr.text.upper() == "WITHIN" and self._next.token_type in (
+            TokenType.NUMBER,
+            TokenType.L_PAREN,
+        )
+
+    def _parse_within(self, table: exp.Table) -> None:
+        start = self._curr
+        self._advance()
+        is_wrapped = self._match(TokenType.L_PAREN)
+        size = self._parse_loose_interval()
+        after = self._parse_loose_interval() if self._match(TokenType.COMMA) else size
+        if size is None or after is None:
+            self.raise_error("Expected a number of a unit, as in WITHIN 5 MINUTES")
+        if is_wrapped:
+            self._match_r_paren()
+        window = self.expression(TableWindow(kind="WITHIN", size=size, after=after))
+        table.set("over", window.update_positions(start))
+
     def _parse_table_alias(
         self, alias_tokens: Collection[TokenType] | None = None
     ) -> exp.TableAlias | None:
-        return None if starts_clause(self) else super()._parse_table_alias(alias_tokens)
+        if starts_clause(self) or self._starts_within():
+            return None
+        return super()._parse_table_alias(alias_tokens)
 
     def _parse_alias(self, this: exp.Expr | None, explicit: bool = False) -> exp.Expr | None:  # noqa: FBT001, FBT002
         return this if starts_clause(self) else super()._parse_alias(this, explicit)

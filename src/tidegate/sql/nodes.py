@@ -27,10 +27,11 @@ def local_name(parts: Sequence[str]) -> str:
 class WindowCall(exp.Expression, exp.Func):
     """A windowing function: `TUMBLE`, `HOP`, `CUMULATE`, `SESSION`, `SLIDE`, `CALENDAR` or `ALL`.
 
-    `this` is its name in capitals, `expressions` are its arguments.
+    `this` is its name in capitals, `expressions` are its arguments. `grace` is the lateness of the
+    window of a query of ksqlDB.
     """
 
-    arg_types: ClassVar[dict[str, Any]] = {"this": True, "expressions": False}
+    arg_types: ClassVar[dict[str, Any]] = {"this": True, "expressions": False, "grace": False}
     is_var_len_args = True
     _sql_names: ClassVar[list[str]] = ["TIDEGATE_WINDOW"]
 
@@ -60,13 +61,17 @@ class RowCount(exp.Expression):
 
 
 class TableWindow(exp.Expression):
-    """The window of a side of a join: `OVER (ROWS 3 PRECEDING)`."""
+    """The window of a side of a join: `OVER (ROWS 3 PRECEDING)`, or `WITHIN (1 HOUR, 2 HOURS)`.
+
+    With the kind `WITHIN`, its rows are at most `size` before and `after` behind those of the left.
+    """
 
     arg_types: ClassVar[dict[str, Any]] = {
         "kind": True,
         "size": True,
         "order": False,
         "partition_by": False,
+        "after": False,
     }
 
 

@@ -13,6 +13,7 @@ from tidegate.api.streams import Panes, Windowed
 from tidegate.errors import SpecError
 from tidegate.spec.aggregates import Aggregate, Count
 from tidegate.spec.windows import Axis, Global, Inherited, Session, Window
+from tidegate.sql.intervals import ticks
 from tidegate.sql.nodes import WindowCall
 from tidegate.sql.plan import Catalog
 from tidegate.sql.planner.aggregates import AggregateReader
@@ -32,7 +33,7 @@ from tidegate.sql.planner.relation import (
     last_instant,
     physical,
 )
-from tidegate.sql.planner.scope import Scope
+from tidegate.sql.planner.scope import BOUND_NAMES, Scope
 from tidegate.sql.planner.windows import arguments_of, spark_window, window_of
 from tidegate.sql.positions import Place
 from tidegate.sql.statements import EmitClause
@@ -40,6 +41,7 @@ from tidegate.sql.statements import EmitClause
 _BOUND_CALLS = {"_START": Role.START, "_END": Role.END, "_ROWTIME": Role.WINDOW_TIME}
 _LEGACY = ("TUMBLE", "HOP", "SESSION", "CUMULATE")
 _SPARK_WINDOWS = ("window", "session_window")
+_SPARK_BOUNDS = {"start": Role.START, "end": Role.END}
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,9 @@ class Grouping:
                         "write one query for each grouping, and UNION ALL",
                     )
             found = [self._group(one) for one in group.expressions]
+        clause = self.select.args.get("group_window")
+        if clause is not None:
+            found.append((clause, None))
         rest = []
         for expression, alias in found:
             window = self._group_window(expression)
@@ -208,9 +213,7 @@ class Grouping:
             if node.name not in _LEGACY:
                 raise self.scope.error(node, f"{node.name} stands in FROM, not in GROUP BY")
             given = arguments_of(node, self.scope, table=False)
-            if given.time is None:
-                raise self.scope.error(node, "a window needs a time", f"{node.name}(ts, ...)")
-            field = self._time_field(given.time)
+            field = self._main_time(node) if given.time is None else self._time_field(given.time)
             is_clock = field.role is Role.PROCTIME
             window = window_of(given, is_clock=is_clock)
             time = None if is_clock else field.column
@@ -224,6 +227,13 @@ class Grouping:
             time = None if field.role is Role.PROCTIME else field.column
             return Windowing(spark, time, node, is_group=True)
         return None
+
+    def _main_time(self, node: WindowCall) -> Field:
+        """The time of a window that names none, as `WINDOW TUMBLING (...)`."""
+        times = [one for one in self.relation.fields if one.role is Role.TIME]
+        if node is not self.select.args.get("group_window") or not times:
+            raise self.scope.error(node, "a window needs a time", f"{node.name}(ts, ...)")
+        return times[0]
 
     def _time_field(self, node: exp.Expr) -> Field:
         return time_field(self.scope, node)
@@ -260,21 +270,48 @@ class Grouping:
             if nested is not None:
                 return nested
             found = self.scope.find(node)
-            if found is not None and found.role in BOUNDS:
-                return found.role
-            return None
-        name, _ = _call(node)
+            if found is not None:
+                return found.role if found.role in BOUNDS else None
+            of_clause = {**BOUND_NAMES, START: Role.START, END: Role.END}
+            is_clause = self.select.args.get("group_window") is not None and not node.table
+            return of_clause.get(node.name.lower()) if is_clause else None
+        if isinstance(node, exp.Dot) and self._is_spark_window(node.this):
+            return _SPARK_BOUNDS.get(node.expression.name.lower())
+        name, arguments = _call(node)
         for suffix, role in _BOUND_CALLS.items():
-            if name.upper() in {f"{legacy}{suffix}" for legacy in _LEGACY}:
+            kind = name.upper().removesuffix(suffix)
+            if kind != name.upper() and kind in _LEGACY:
+                self._check_same(node, kind, arguments)
                 return role
         return None
+
+    def _check_same(self, node: exp.Expr, kind: str, arguments: Sequence[exp.Expr]) -> None:
+        """Refuse `TUMBLE_START(...)` with other arguments than those of the window."""
+        if self.windowing is None:
+            return
+        call = WindowCall(this=kind, expressions=[one.copy() for one in arguments])
+        found = self._group_window(call)
+        if found is None or found.window != self.windowing.window:
+            raise self.scope.error(
+                node, "the query has no window with these arguments", "those of GROUP BY"
+            )
+
+    def _is_spark_window(self, node: exp.Expr) -> bool:
+        """Whether an expression is the column `window` of Spark, or its function."""
+        windowing = self.windowing
+        if windowing is None or isinstance(windowing.node, WindowCall):
+            return False
+        if isinstance(node, exp.Column):
+            is_named = node.name.lower() == _call(windowing.node)[0].lower() and not node.table
+            return is_named and self.scope.find(node) is None
+        return node == windowing.node
 
     def _spark_bound(self, column: exp.Column) -> Role | None:
         """`window.start` and `window.end` of Spark."""
         is_spark = self.windowing is not None and not isinstance(self.windowing.node, WindowCall)
         if not is_spark or column.table.lower() not in _SPARK_WINDOWS:
             return None
-        return {"start": Role.START, "end": Role.END}.get(column.name.lower())
+        return _SPARK_BOUNDS.get(column.name.lower())
 
     def _name_keys(self, groups: list[tuple[exp.Expr, str | None]]) -> None:
         self._partition_first()
@@ -335,6 +372,8 @@ class Grouping:
             role = self._bound_role(part)
             if role is not None:
                 return bound(role)
+            if self._is_spark_window(part):
+                return _spark_struct()
             if isinstance(part, exp.Literal | exp.DataType | exp.Identifier | exp.Interval):
                 return None
             return self._key(part, aliases or {})
@@ -412,9 +451,18 @@ class Grouping:
                     names=stream.names,
                 )
             )
-            return emitting(windowed, self.clause).aggregate(**self.aggregates)
+            return emitting(windowed, self._emit()).aggregate(**self.aggregates)
         except SpecError as error:
             raise self.context.refused(node or self.select, error, self.scope) from None
+
+    def _emit(self) -> EmitClause | None:
+        """The clause of the query, with the grace period of its window."""
+        window = self.select.args.get("group_window")
+        grace = None if window is None else window.args.get("grace")
+        if grace is None:
+            return self.clause
+        clause = EmitClause() if self.clause is None else self.clause
+        return dataclasses.replace(clause, lateness=ticks(grace))
 
     def _window(self) -> Window:
         if self.inherits:
@@ -452,6 +500,16 @@ def time_field(scope: Scope, node: exp.Expr) -> Field:
             "compute it in CREATE TABLE: ts AS TO_TIMESTAMP(x), WATERMARK FOR ts AS ts",
         )
     return found
+
+
+def _spark_struct() -> exp.Struct:
+    """The column `window` of Spark."""
+    return exp.Struct(
+        expressions=[
+            exp.PropertyEQ(this=exp.to_identifier(name), expression=bound(role))
+            for name, role in _SPARK_BOUNDS.items()
+        ]
+    )
 
 
 def _call(node: exp.Expr) -> tuple[str, list[Any]]:

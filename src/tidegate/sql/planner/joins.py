@@ -477,6 +477,8 @@ class JoinPlanner:
             _main_time(side) if one is None else self._ordered_by(side, one)
             for side, one in zip(sides, found, strict=True)
         ]
+        if "WITHIN" in kinds:
+            return self._around(found[RIGHT], times)
         spans = [
             None if one is None or one.args["kind"] == "ROWS" else self._span(one) for one in found
         ]
@@ -494,6 +496,18 @@ class JoinPlanner:
         before = 0 if spans[LEFT] is None else spans[LEFT]
         after = 0 if spans[RIGHT] is None else spans[RIGHT]
         return Within(before, after), (times[LEFT], times[RIGHT])
+
+    def _around(
+        self, window: TableWindow | None, times: Sequence[str | None]
+    ) -> tuple[Within, tuple[str | None, str | None]]:
+        """`a JOIN b WITHIN (5 MINUTES, 1 MINUTE)` of ksqlDB: how far b may be off."""
+        if window is None or window.args["kind"] != "WITHIN" or None in times:
+            raise self.error(
+                "WITHIN stands behind the right table of a join of tables with a time each",
+                "a JOIN b WITHIN 5 MINUTES ON a.id = b.id",
+            )
+        earlier, later = ticks(window.args["size"]), ticks(window.args["after"])
+        return Within(later, earlier), (times[LEFT], times[RIGHT])
 
     def _last_rows(self, sizes: Sequence[int | None], spans: Sequence[int | None]) -> Rows:
         try:

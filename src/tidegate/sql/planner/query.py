@@ -179,6 +179,9 @@ class _Planner:
         if is_grouped:
             relation = self._ready_to_group(tree, relation, clause)
             return Grouping(self.context, relation, tree, items, clause).planned()
+        window = tree.args.get("group_window")
+        if window is not None:
+            raise self.error(window, "a query with a WINDOW has groups", "GROUP BY user")
         if having is not None:
             raise self.error(having, "HAVING needs aggregates", "use WHERE")
         found = self._projected(tree, relation, items)

@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tidegate.errors import SqlError
-from tidegate.sql.planner.relation import PENDING, Field, Relation, physical
+from tidegate.sql.planner.relation import PENDING, Field, Relation, Role, physical
 from tidegate.sql.positions import Place, has_place, place_of
+
+BOUND_NAMES = {
+    **dict.fromkeys(("wstart", "windowstart"), Role.START),
+    **dict.fromkeys(("wend", "windowend"), Role.END),
+}
+"""Names of the bounds of windows in ksqlDB and in "One SQL to Rule Them All"."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,18 @@ class Scope:
                 )
             if found:
                 return found[0]
-        return None
+        return self._bound(name, qualifier)
+
+    def _bound(self, name: str, qualifier: str) -> Field | None:
+        """The bound of a window under a name that it has in ksqlDB."""
+        role = BOUND_NAMES.get(name.lower())
+        found = [
+            one
+            for one in self.fields
+            if one.role is role
+            and (not qualifier or _ignoring_case(one.qualifier or "", qualifier))
+        ]
+        return found[0] if len(found) == 1 else None
 
     def field(self, column: exp.Column) -> Field:
         """The field that a column names."""
