@@ -502,6 +502,8 @@ def test_aggregates_of_the_user_are_known_by_name():
             "TUMBLE_START",
             "no window with these arguments",
         ),
+        ("SELECT item FROM bid /*+ OPTIONS('a'='b') */", "bid", "hints are not supported"),
+        ("SELECT /*+ BROADCAST(bid) */ item FROM bid", "item", "hints are not supported"),
         ("SELECT item FROM bid WINDOW TUMBLING (SIZE 1 DAY)", "TUMBLING", "a WINDOW has groups"),
         (
             "SELECT k, COUNT(*) FROM plain WINDOW SESSION (1 DAY) GROUP BY k",

@@ -110,6 +110,8 @@ KAFKA = "'connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = 
         ("a INT", "'connector' = 'filesystem', 'path' = 'p', 'format' = 'orc'", "'orc'"),
         ("a INT, WATERMARK FOR b AS b", "", "no column `b`"),
         ("a DOUBLE, WATERMARK FOR a AS a", "", "`a` is double"),
+        ("a BIGINT, WATERMARK FOR a AS a - INTERVAL '5' SECOND", "", "`a` is int64"),
+        ("a STRING, WATERMARK FOR a AS a", "", "`a` is string"),
         ("a TIMESTAMP, WATERMARK FOR a AS b + 1", "", "none that Tidegate knows"),
         ("a TIMESTAMP, WATERMARK FOR a AS BOUNDED(now => 1)", "", "is wrong"),
         ("a INT, b AS missing + 1", "", "no column `missing`"),
@@ -118,7 +120,7 @@ KAFKA = "'connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = 
         ("a UNKNOWN_TYPE_", "", "not known"),
         ("a INTERVAL", "", "type"),
         ("a INT, PRIMARY KEY (b) NOT ENFORCED", "", "`b`"),
-        ("a INT METADATA FROM 'offset'", "", "no metadata"),
+        ("a INT METADATA FROM 'offset'", "'connector' = 'print'", "no metadata"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place(columns: str, options: str, message: str) -> None:

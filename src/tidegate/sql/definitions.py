@@ -366,15 +366,11 @@ def _named(name: str, columns: pa.Schema | None, place: Place) -> str:
 
 
 def _check_time(name: str, kind: pa.DataType, place: Place) -> None:
-    if not (
-        pa.types.is_timestamp(kind)
-        or pa.types.is_date(kind)
-        or pa.types.is_integer(kind)
-        or pa.types.is_string(kind)
-    ):
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise place.error(
             f"a watermark needs a time column, but `{name}` is {kind}",
-            "a TIMESTAMP(3), or a computed column: ts AS TO_TIMESTAMP_LTZ(millis, 3)",
+            "a TIMESTAMP(3), which reads texts of times, too; of a number, a computed column: ts AS"
+            " TO_TIMESTAMP_LTZ(millis, 3)",
         )
 
 

@@ -38,6 +38,7 @@ LONGEST = 1_000_000
 _DETAILS = ("ESTIMATED_COST", "CHANGELOG_MODE", "JSON_EXECUTION_PLAN", "PLAN_ADVICE", ",")
 """What Flink's EXPLAIN may show further; the plan has all there is."""
 _HALF = re.compile(r"[\ud800-\udfff]")
+_OPTIONS_HINT = re.compile(r"\s*/\*\+\s*OPTIONS\b", re.IGNORECASE)
 _DEEPEST = 200
 """How deep parentheses may be nested."""
 
@@ -100,7 +101,7 @@ def parse_query(text: str) -> Query:
 
 def _tokens(text: str) -> list[Token]:
     try:
-        return _with_window_calls(Tidegate().tokenize(text))
+        found = Tidegate().tokenize(text)
     except TokenError as error:
         start = error.start if error.start is not None else 0
         at = max(0, min(start, len(text) - 1))
@@ -112,6 +113,13 @@ def _tokens(text: str) -> list[Token]:
         ) from None
     except (RecursionError, ValueError) as error:
         raise SqlError(f"the text has no tokens of SQL: {error}") from None
+    for token in found:
+        # Behind a table, a hint is a comment for the tokenizer.
+        if token.comments and _OPTIONS_HINT.match(text, token.end + 1):
+            raise Place(text, token.start, token.end).error(
+                "hints are not supported", "write the options of a table in CREATE TABLE"
+            )
+    return _with_window_calls(found)
 
 
 def _with_window_calls(tokens: list[Token]) -> list[Token]:

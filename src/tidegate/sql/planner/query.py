@@ -65,6 +65,7 @@ _REFUSED = {
     "match": ("MATCH_RECOGNIZE is not supported", "use windows"),
     "locks": ("FOR UPDATE is not supported", "leave it out"),
     "pivots": ("PIVOT is not supported", "use aggregates with FILTER (WHERE ...)"),
+    "hint": ("hints are not supported", "write the options of a table in CREATE TABLE"),
     "into": ("SELECT INTO is not supported", "INSERT INTO name SELECT ..."),
     "connect": ("CONNECT BY is not supported", "leave it out"),
 }
@@ -193,6 +194,9 @@ class _Planner:
             if tree.args.get(name):
                 found = tree.args[name]
                 node = found[0] if isinstance(found, list) else found
+                if isinstance(node, exp.Hint):
+                    # The nodes of a hint count their places from its own begin.
+                    node = tree.expressions[0]
                 raise self.error(node if isinstance(node, exp.Expr) else tree, why, hint)
 
     def error(self, node: exp.Expr | None, why: str, hint: str = "") -> SpecError:
