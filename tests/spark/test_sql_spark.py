@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import tidegate as tg
 from support.sql_cases import CASES, DEFINITIONS, answer, at, changed, events
+from support.sql_functions import DEFINITION, QUERY, ROW, VALUES, shown
 from test_sql_acceptance import ORDERS, SHIPMENTS
 
 pytestmark = pytest.mark.slow
@@ -106,6 +107,20 @@ def test_a_script_writes_results_and_late_rows_in_one_run(
     assert sorted(row["who"] for row in written(tmp_path / "plain")) == ["ANN", "SPY"]
     late = written(tmp_path / "checkpoint" / "plain" / "tidegate" / "late")
     assert [row["reason"] for row in late] == ["bad_value", "bad_value"]
+
+
+def test_functions_have_the_values_of_flink(spark: SparkSession) -> None:
+    columns = (
+        "ts timestamp, day date, name string, n int, price double, numbers array<int>,"
+        " counts map<string, int>, doc string"
+    )
+    frame = spark.createDataFrame([tuple(ROW.values())], columns)
+    [row] = tg.sql(DEFINITION + QUERY, t=frame).df.collect()
+    assert shown(row.asDict(recursive=True)) == VALUES
+    for wrong, why in (("n + sounds(name)", "no function"), ("JSON_ARRAY(n)", "Spark cannot")):
+        with pytest.raises(tg.errors.SqlError, match=why) as caught:
+            _ = tg.sql(f"{DEFINITION}SELECT\n{wrong} FROM t", t=frame).df
+        assert caught.value.line == 5
 
 
 def test_queries_without_windows_are_dataframes(spark: SparkSession) -> None:

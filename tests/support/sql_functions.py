@@ -52,6 +52,7 @@ VALUES: dict[str, Any] = {
     "counts['b']": 2,
     "MAP['x', 8, 'y', 9]['y']": 9,
     "ELEMENT(ARRAY[5])": 5,
+    "ROW(n, name)": {"EXPR$0": 7, "EXPR$1": "Hello World"},
     "ARRAY_DISTINCT(numbers)": [3, 1, 2],
     "ARRAY_UNION(numbers, ARRAY[4, 1])": [3, 1, 2, 4],
     "ARRAY_EXCEPT(numbers, ARRAY[1])": [3, 2],

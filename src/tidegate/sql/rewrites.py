@@ -179,6 +179,8 @@ def _spark_node(node: exp.Expr) -> exp.Expr:
 def _shared_node(node: exp.Expr, dialect: str) -> exp.Expr:
     """A node that both engines have in other words."""
     match node:
+        case exp.Anonymous() if node.name.upper() == "ROW":
+            return _row(node)
         case exp.Anonymous():
             return _function(node, dialect)
         case exp.SimilarTo():
@@ -218,6 +220,16 @@ def _shared_node(node: exp.Expr, dialect: str) -> exp.Expr:
         return node
     other = [one for one in (node.this, node.expression) if one is not None]
     return _template(shown, other, dialect)
+
+
+def _row(node: exp.Anonymous) -> exp.Struct:
+    """`ROW(1, 'a')` as a struct, whose fields have the names of Flink."""
+    return exp.Struct(
+        expressions=[
+            exp.PropertyEQ(this=exp.to_identifier(f"EXPR${at}", quoted=True), expression=one.copy())
+            for at, one in enumerate(node.expressions)
+        ]
+    )
 
 
 def _numbered(arguments: Sequence[object], first: int) -> str:

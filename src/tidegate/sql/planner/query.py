@@ -300,7 +300,9 @@ class _Planner:
             return _renamed(self._from_call(node.this, clause), alias, names)
         if not isinstance(node, exp.Table):
             kind = type(node).__name__.upper()
-            raise self.error(node, f"{kind} cannot be read as a stream", "FROM name")
+            flattens = isinstance(node, exp.Unnest | exp.Lateral)
+            hint = "flatten the rows before the query" if flattens else "FROM name"
+            raise self.error(node, f"{kind} cannot be read as a stream", hint)
         for name in ("when", "sample", "changes"):
             if node.args.get(name):
                 raise self.error(node, f"this clause of the table `{node.name}` is not supported")
