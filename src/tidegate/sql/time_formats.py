@@ -38,9 +38,7 @@ _FORMATS = {
     "EEEE": "%A",
 }
 _ZONES = {
-    "X": "Z",
-    "XX": "Z",
-    "XXX": "Z",
+    **{"X" * letters: "Z" for letters in (1, 2, 3)},
     "Z": "+0000",
     "xx": "+0000",
     "xxx": "+00:00",
