@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tidegate.errors import CorruptStateError
 from tidegate.kernel.frame import Frame, constant, equal_rows
-from tidegate.kernel.keys import FIXED
+from tidegate.kernel.keys import FIXED, KeyHasher
 from tidegate.kernel.storage.column_encoding import pack, unpack
 
 ROWS = st.integers(0, 6)
@@ -52,11 +53,11 @@ def frames(draw: st.DrawFn) -> Frame:
     return Frame.of(columns, rows)
 
 
-@given(frames(), st.booleans(), st.booleans())
-def test_a_frame_comes_back_as_it_was(frame, by_key, is_sorted):
+@given(frames(), st.booleans(), st.booleans(), st.sampled_from([None, FIXED]))
+def test_a_frame_comes_back_as_it_was(frame, by_key, is_sorted, hasher):
     if is_sorted:
         frame = frame.take(np.lexsort((frame.ints("key_check"), frame.ints("key_hash"))))
-    found = unpack(pack(frame, by_key=by_key))
+    found = unpack(pack(frame, by_key=by_key, hasher=hasher), hasher)
     assert sorted(found.names) == sorted(frame.names)
     assert len(found) == len(frame)
     for name in frame.names:
@@ -80,7 +81,7 @@ def test_a_packed_frame_goes_through_the_stored_form():
 
 
 def test_a_column_that_is_the_same_as_another_takes_no_room():
-    numbers = np.arange(1000.0)
+    numbers = np.sqrt(np.arange(1000.0))
     frame = Frame.of(
         {
             "a": numbers,
@@ -209,3 +210,42 @@ def test_identities_that_do_not_follow_from_the_key_are_kept():
     assert {"key_hash", "key_check"} <= set(
         pack(Frame.of({"key_hash": key_hash, "key_check": key_check, "k.key": text})).column_names
     )
+
+
+def test_hashes_of_any_key_take_no_room_where_the_reader_has_the_hasher():
+    hasher = KeyHasher(bytes(range(16)))
+    names, numbers = pa.array([f"key {n}" for n in range(1000)]), pa.array(range(1000))
+    for keys in ([names], [names, numbers]):
+        key_hash, key_check = hasher.identify(keys, 1000)
+        columns = {f"k.{n}": key for n, key in enumerate(keys)}
+        frame = Frame.of({"key_hash": key_hash, "key_check": key_check, **columns})
+        table = pack(frame, hasher=hasher)
+        assert table.column_names == list(columns)
+        found = unpack(table, hasher)
+        assert found.ints("key_hash").tolist() == key_hash.tolist()
+        assert found.ints("key_check").tolist() == key_check.tolist()
+        with pytest.raises(CorruptStateError, match="secret"):
+            unpack(table)
+        repeated = Frame({"before": keys[0], **frame.columns}, 1000)
+        assert unpack(pack(repeated, hasher=hasher), hasher)["k.0"].equals(keys[0])
+        other = pack(frame.with_mapping({"key_check": key_check ^ np.uint64(1)}), hasher=hasher)
+        assert {"key_hash", "key_check"} < {*other.column_names}
+
+
+DECIMALS = st.integers(-(10**9), 10**9).map(lambda n: n / 100)
+FLOATS = st.one_of(DECIMALS, st.floats(), st.sampled_from([0.0, -0.0, 0.1 + 0.2, 1e300]))
+
+
+@given(st.lists(FLOATS, max_size=8) | st.lists(DECIMALS, max_size=8))
+def test_floating_point_numbers_come_back_bit_by_bit(values):
+    column = np.array(values, np.float64)
+    found = unpack(pack(Frame.of({"v": column, "n": np.arange(len(values))})))
+    assert sorted(found.names) == ["n", "v"]
+    assert found.ints("v").view(np.uint64).tolist() == column.view(np.uint64).tolist()
+
+
+def test_prices_and_their_sums_take_the_room_of_integers():
+    prices = np.arange(1000) * 7 % 1000 / 100
+    table = pack(Frame.of({"price": prices, "sum": prices + 0.1 + 0.2}))
+    assert pa.types.is_uint16(table.schema.field("price").type)
+    assert table.nbytes <= 1000 * 5

@@ -39,6 +39,7 @@ from tidegate.kernel.frame import (
     typed,
 )
 from tidegate.kernel.groups import ascending, inverse, present
+from tidegate.kernel.keys import KeyHasher
 from tidegate.kernel.storage.column_encoding import pack, unpack
 from tidegate.state.store import Store
 
@@ -163,6 +164,7 @@ class RunStore:
         full_bytes: int | None = FULL_BYTES,
         dense_keys: bool = False,
         fan: int = FAN,
+        hasher: KeyHasher | None = None,
     ) -> None:
         """An empty run store.
 
@@ -173,6 +175,7 @@ class RunStore:
         - `full_bytes`: runs of at least this size are not merged again.
         - `dense_keys`: runs hold most of the keys there are, so that stored keys are delta-encoded.
         - `fan`: number of runs of one size class that are merged.
+        - `hasher`: of the keys, so that their hashes are not stored.
         """
         self.store = store
         self.prefix = prefix
@@ -186,6 +189,7 @@ class RunStore:
         self._full_bytes = full_bytes
         self._dense_keys = dense_keys
         self._fan = fan
+        self._hasher = hasher
         self._is_wide = False
         """Whether the last merge was not worthwhile, because equal keys are rare."""
         self._runs: list[Run] = []
@@ -531,7 +535,9 @@ class RunStore:
         for run in self._runs:
             name = self._name(run)
             if not run.is_stored and run.frame is not None:
-                self.store.put_table(name, pack(run.frame, by_key=self._dense_keys))
+                self.store.put_table(
+                    name, pack(run.frame, by_key=self._dense_keys, hasher=self._hasher)
+                )
                 run.is_stored = True
             if run.is_touched and (run.marks or run.alive is not None):
                 alive = np.ones(run.rows, bool) if run.alive is None else run.alive
@@ -608,7 +614,7 @@ class RunStore:
 
     def _frame(self, run: Run) -> Frame:
         if run.frame is None:
-            frame = unpack(self._get_table(self._name(run)))
+            frame = unpack(self._get_table(self._name(run)), self._hasher)
             if len(frame) != run.rows:
                 raise CorruptStateError(
                     f"the stored table `{self._name(run)}` has {len(frame)} rows instead of"

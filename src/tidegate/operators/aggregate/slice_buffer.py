@@ -55,7 +55,9 @@ class SliceBuffer:
     def __init__(self, context: OperatorContext, assigner: Aligned) -> None:
         self._context = context
         self._assigner = assigner
-        self.slices = Slices(context.store, context.aggregates, context.spec.options.timestamp)
+        self.slices = Slices(
+            context.store, context.aggregates, context.spec.options.timestamp, context.hasher
+        )
         self._shared = TwoStacks(self.slices.merge, self.slices.frames)
         self._windows: dict[Bounds, list[Bounds]] = {}
         """The open windows of each slice."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from tidegate.kernel.frame import Column, Frame, concat_frames, is_constant
 from tidegate.kernel.groups import Groups
-from tidegate.kernel.keys import KEY
+from tidegate.kernel.keys import KEY, KeyHasher
 from tidegate.kernel.storage.run_store import Adapt, RunStore
 from tidegate.operators.aggregate.aggregate_set import AggregateSet
 from tidegate.operators.aggregate.output_time import merged_holds
@@ -26,8 +26,10 @@ Bounds = tuple[int, int]
 class Slices:
     """Partial aggregates of open windows by slice and key."""
 
-    def __init__(self, store: Store, bundle: AggregateSet, timestamp: Timestamp) -> None:
-        self._store = store
+    def __init__(
+        self, store: Store, bundle: AggregateSet, timestamp: Timestamp, hasher: KeyHasher
+    ) -> None:
+        self._store, self._hasher = store, hasher
         self._bundle = bundle
         self._timestamp = timestamp
         self._slices: dict[Bounds, RunStore] = {}
@@ -53,7 +55,7 @@ class Slices:
         piece.append(frame)
 
     def _slice(self, prefix: str) -> RunStore:
-        return RunStore(self._store, prefix, KEY, merge=self.merge)
+        return RunStore(self._store, prefix, KEY, merge=self.merge, hasher=self._hasher)
 
     def sizes(self, bounds: Bounds) -> list[int]:
         """The number of rows in each run of a slice; no run is read."""
