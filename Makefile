@@ -21,7 +21,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install java demo lint format test check bench bench-spark bench-joins bench-kafka \
-        bench-nexmark bench-streams soak soak-streams fuzz torture nightly oldest package lock clean distclean
+        bench-nexmark bench-streams bench-growth bench-scaling soak soak-streams fuzz torture \
+        nightly oldest package lock clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -93,6 +94,12 @@ bench-kafka: $(STAMP) java ## measure the direct Kafka source against Spark's ow
 
 bench-streams: $(STAMP) ## measure stream writers against plain inserts (Kafka: BROKERS=host:port)
 	@$(BIN)/python -m bench streams $(if $(BROKERS),--brokers $(BROKERS))
+
+bench-growth: $(STAMP) java ## measure how the cost grows with keys, skew, late rows and cores, and draw it
+	@$(BIN)/python -m bench growth --plot docs/images/growth.svg
+
+bench-scaling: $(STAMP) java ## fit the cost of a batch, and predict large deployments
+	@$(BIN)/python -m bench scaling
 
 soak: $(STAMP) ## run traffic with kills, then print memory under load, 10 minutes each (SOAK=seconds)
 	$(BIN)/pytest -s tests/test_soak.py --soak-seconds=$(SOAK)

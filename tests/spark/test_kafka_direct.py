@@ -21,7 +21,7 @@ from tidegate.errors import InputError, SpecError
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.pipeline.inputs import conf_of
 from tidegate.spark.sources.topics import consumer as consumer_module
-from tidegate.spark.sources.topics.consumer import Lost, RangeReader, TopicClients
+from tidegate.spark.sources.topics.consumer import Lost, RangeReader, TopicClients, grouped
 from tidegate.spark.sources.topics.messages import MessageReader
 from tidegate.spark.sources.topics.offsets import OffsetRange, TopicOffset
 from tidegate.spark.sources.topics.planner import Starting, TopicPlanner
@@ -269,7 +269,7 @@ def test_columns_of_messages(
         },
     )
     ((place, messages),) = reader.read([OffsetRange((topic, 0), 0, 2)])  # type: ignore[misc]
-    table = source._reader.table(place, messages)
+    table = source._reader.table([(place, messages)])
     assert table.schema.names == [*source.schema.names, BROKEN]
     first, second = table.to_pylist()
     assert first["k_timestamp"].timestamp() == 5
@@ -277,6 +277,29 @@ def test_columns_of_messages(
     assert (first["k_partition"], first["k_offset"], first["k_key"]) == (f"{topic}-0", 0, "k")
     assert "message 1 of `direct-columns-0` cannot be read (its key is not UTF-8" in second[BROKEN]
     assert second["value"] == "y"
+
+
+def test_messages_of_several_partitions_are_decoded_together(
+    kafka: KafkaBroker, clients: TopicClients, reader: RangeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.create_topic("direct-together", 3)
+    sent = [{"value": f'{{"n": {n}}}' if n % 4 else "{", "partition": n % 3} for n in range(12)]
+    kafka.produce(topic, sent)
+    ranges = [OffsetRange((topic, part), 0, 4) for part in range(3)]
+    source = tg.sources.kafka(kafka.bootstrap_servers, topic, schema=pa.schema([("n", pa.int64())]))
+    monkeypatch.setattr(consumer_module, "CHUNK_MESSAGES", 6)
+    first, second = (
+        [] if isinstance(one, Lost) else source._reader.table(one).to_pylist()
+        for one in grouped(reader.read(ranges))
+    )
+    assert [(row["partition"], row["offset"]) for row in [*first, *second]] == [
+        (f"{topic}-{part}", offset) for part in range(3) for offset in range(4)
+    ]
+    assert [row["n"] for row in first] == [None, 3, 6, 9, 1, None, 7, 10]
+    assert first[5][BROKEN].startswith(f"message 1 of `{topic}-1` cannot be read")
+    lost = Lost((topic, 0), 0, 1)
+    chunk = ((topic, 0), [object()])
+    assert [*grouped([chunk, lost, chunk, chunk])] == [[chunk], lost, [chunk, chunk]]
 
 
 # Specifications

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -312,6 +312,33 @@ class RangeReader:
         here.next, here.is_complete = high, high >= here.range.high
         self._assign(arrived)
         return [lost]
+
+
+Chunk = tuple[Place, list[Any]]
+"""Messages of a partition, in their order."""
+
+
+def grouped(chunks: Iterable[Chunk | Lost]) -> Iterator[list[Chunk] | Lost]:
+    """Consecutive chunks together, up to about the size of one, for whatever costs per chunk.
+
+    A batch of 10,000 partitions may have a few messages of each.
+    """
+    group: list[Chunk] = []
+    many = 0
+    for one in chunks:
+        if isinstance(one, Lost):
+            if group:
+                yield group
+            yield one
+            group, many = [], 0
+            continue
+        group.append(one)
+        many += len(one[1])
+        if many >= CHUNK_MESSAGES:
+            yield group
+            group, many = [], 0
+    if group:
+        yield group
 
 
 def _left(arrived: dict[Place, _Arrived]) -> int:

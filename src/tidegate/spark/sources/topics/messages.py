@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.kernel.frame import repeat
 from tidegate.operators.ingest.schema_cast import BROKEN, with_errors
 from tidegate.operators.ingest.typed_rows import malformed_row
 from tidegate.spark.sources.topics.offsets import Place, partition_name
@@ -44,15 +43,18 @@ class MessageReader:
             [*self.decoder.schema, *(pa.field(name, types[part]) for part, name in self.columns)]
         )
 
-    def table(self, place: Place, messages: Sequence[Any]) -> pa.Table:
-        """The rows of messages of one partition; malformed ones have an error text."""
-        where = partition_name(place)
+    def table(self, chunks: Sequence[tuple[Place, Sequence[Any]]]) -> pa.Table:
+        """The rows of messages of some partitions; malformed ones have an error text."""
+        names = [partition_name(place) for place, _ in chunks]
+        number = np.repeat(np.arange(len(chunks)), [len(some) for _, some in chunks])
+        messages = chunks[0][1] if len(chunks) == 1 else [one for _, some in chunks for one in some]
 
         def describe(row: int, why: str, value: bytes) -> str:
-            return message_text(where, messages[row].offset(), why, value)
+            return message_text(names[number[row]], messages[row].offset(), why, value)
 
         decoded = self.decoder.decode([message.value() for message in messages], describe)
-        found, problems = self._parts(where, messages)
+        places = pa.array(names, pa.string()).take(pa.array(number))
+        found, problems = self._parts(places, messages)
         texts = {
             row: describe(row, f"its key is {why}", messages[row].key() or b"")
             for row, why in problems.items()
@@ -80,7 +82,9 @@ class MessageReader:
                 table = table.set_column(at, name, pa.array([known[part]], PARTS[part]))
         return table
 
-    def _parts(self, where: str, messages: Sequence[Any]) -> tuple[list[pa.Array], dict[int, str]]:
+    def _parts(
+        self, places: pa.Array, messages: Sequence[Any]
+    ) -> tuple[list[pa.Array], dict[int, str]]:
         found: list[pa.Array] = []
         problems: dict[int, str] = {}
         for part, _ in self.columns:
@@ -88,7 +92,7 @@ class MessageReader:
                 column, problems = to_column([one.key() for one in messages], self.key_type)
                 found.append(column)
             elif part == "partition":
-                found.append(repeat(where, len(messages), pa.string()))
+                found.append(places)
             elif part == "offset":
                 found.append(pa.array([one.offset() for one in messages], pa.int64()))
             elif part == "timestamp":

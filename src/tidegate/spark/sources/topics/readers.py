@@ -18,9 +18,16 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidegate.spark.failures import marks_errors
-from tidegate.spark.sources.topics.consumer import Lost, TopicClients, keep_reader, worker_reader
+from tidegate.spark.sources.topics.consumer import (
+    Chunk,
+    Lost,
+    TopicClients,
+    grouped,
+    keep_reader,
+    worker_reader,
+)
 from tidegate.spark.sources.topics.messages import MessageReader
-from tidegate.spark.sources.topics.offsets import OffsetRange, Place, TopicOffset, share_ranges
+from tidegate.spark.sources.topics.offsets import OffsetRange, TopicOffset, share_ranges
 from tidegate.spark.sources.topics.planner import Starting, TopicPlanner
 from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.tasks.garbage import exclude_modules, paused_collections
@@ -94,10 +101,10 @@ class _TopicRows:
         scan = self._scan
         reader = worker_reader(scan.servers, scan.options)
         try:
-            chunks = reader.read(ranges, skips_lost=scan.skips_lost)
+            groups = grouped(reader.read(ranges, skips_lost=scan.skips_lost))
             while True:
                 with paused_collections():
-                    found = next(chunks, None)
+                    found = next(groups, None)
                     if found is None:
                         break
                     table = self._table(found)
@@ -107,11 +114,11 @@ class _TopicRows:
             raise
         keep_reader(scan.servers, scan.options, reader)
 
-    def _table(self, found: tuple[Place, list[Any]] | Lost) -> pa.Table:
+    def _table(self, found: list[Chunk] | Lost) -> pa.Table:
         messages = self._scan.messages
         if isinstance(found, Lost):
             return messages.lost(found.place, found.low, found.high)
-        return messages.table(*found)
+        return messages.table(found)
 
 
 class TopicReader(_TopicRows, DataSourceReader):
