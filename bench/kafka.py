@@ -6,6 +6,7 @@ benchmark, the one of the tests.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -50,6 +51,21 @@ def broker(servers: str | None) -> Iterator[str]:
         yield running.bootstrap_servers
 
 
+def _delete(admin: Any, topic: str) -> None:
+    """Delete the topic of an earlier run, if there is one, and wait until it is gone."""
+    if topic not in admin.list_topics(timeout=10).topics:
+        return
+    admin.delete_topics([topic])[topic].result(30)
+    deadline = time.monotonic() + 30
+    while topic in admin.list_topics(timeout=10).topics:
+        if time.monotonic() > deadline:
+            raise SetupError(
+                f"the brokers have not deleted the topic `{topic}` of an earlier run. Hint: delete"
+                " it, or use other brokers"
+            )
+        time.sleep(0.1)
+
+
 class Topics:
     """Produces events to topics of a broker, once."""
 
@@ -70,6 +86,7 @@ class Topics:
 
         topic = topic_name(events)
         admin = AdminClient({"bootstrap.servers": self._servers})
+        _delete(admin, topic)
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
         options: dict[str, Any] = {
             "bootstrap.servers": self._servers,

@@ -90,8 +90,9 @@ def _draw_factor(plot: Axes, title: str, found: Sequence[Sample]) -> None:
     costs = [one.wall if one.wall is not None else one.microseconds_per_row for one in found]
     # Values lie far apart: they have equal distances, and their labels.
     plot.plot(range(len(found)), costs, marker="o", color="#0b7285")
-    plot.set_xticks(range(len(found)), [label(one) for one in found], fontsize=8)
-    plot.set_ylim(bottom=0)
+    labels = [label(one).replace(",000", "k").replace("kk", "M") for one in found]
+    plot.set_xticks(range(len(found)), labels, fontsize=8)
+    plot.set_ylim(0, 1.1 * max(costs, default=1.0))
     plot.set_ylabel("seconds per batch" if is_spark else "µs per event", fontsize=8)
     plot.tick_params(axis="y", labelsize=8)
     plot.spines[["top", "right"]].set_visible(False)
