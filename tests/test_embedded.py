@@ -609,3 +609,12 @@ def test_instants_are_taken_in_every_form():
     assert op.get_result().panes.num_rows == 1
     with pytest.raises(tg.TidegateError, match="Hint"):
         op.advance_watermark(datetime(2024, 1, 1, 0, 2))
+
+
+def test_all_aggregates_that_do_not_fit_are_in_one_error():
+    pipeline = tg.stream(time="ts", key="user").window(tg.tumbling("1 minute"))
+    op = pipeline.aggregate(n=tg.count(), total=tg.sum("user"), mean=tg.mean("other")).embedded()
+    with pytest.raises(tg.SpecError, match="2 aggregates do not fit the columns") as raised:
+        op.add_messages([{"ts": "2026-03-01T10:00:00Z", "user": "ann"}])
+    assert "`sum` needs numbers, but column `user` is of type string" in str(raised.value)
+    assert "reads column `other`" in str(raised.value)

@@ -124,6 +124,13 @@ def test_state_that_grows_and_a_query_that_fails():
     assert log.lines(failed) == []
 
 
+def test_the_repr_of_a_failed_query_is_one_line():
+    failed = named(operator().status(), state="failed", error="a\n  long story\n" + "x" * 999)
+    assert "\n" not in repr(failed)
+    assert "problem a long story x" in repr(failed)
+    assert len(repr(failed)) < 500
+
+
 def test_lines_have_the_name_of_the_query(caplog):
     op, log = operator(idle_after="10 seconds"), StatusLog()
     add(op, 0, ("p", 0), ("q", 0))

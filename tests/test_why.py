@@ -22,7 +22,9 @@ from support.known_history import (
 )
 from tidegate.instants import MAX
 from tidegate.operators.history.facts import History
+from tidegate.operators.history.history import Recorded, history
 from tidegate.operators.history.question import parse_key, parse_range, question
+from tidegate.operators.history.rows import Selection
 
 
 def stream() -> tg.Stream:
@@ -106,6 +108,26 @@ def test_a_key_without_rows_has_an_empty_history():
     found = played().why("nobody")
     assert (found.steps, found.open) == ((), ())
     assert "No pane, no late row and no open window" in str(found)
+
+
+def test_outputs_that_were_never_written_have_no_rows():
+    nothing = pa.table({})
+    found = history(Recorded(nothing, nothing), Selection({"user": None}, 1, 2))
+    assert (found.steps, found.others) == ((), (0, 0))
+
+
+def test_late_rows_of_an_operator_before_this_one_have_their_time():
+    op = played()
+    missed = op.why("a", at(0), at(60))
+    row = next(step for step in missed.steps if step.kind == "late" and step.beyond)
+    second = tg.stream(panes(stream()), key="user").window(tg.tumbling("1 minute"))
+    fed = second.aggregate(rows=tg.count()).spec
+    recorded = op.recorded()
+    asked = Selection({"user": "a"})
+    known = history(Recorded(recorded.panes, recorded.late, fed, late_time="ts"), asked)
+    late = [step for step in known.steps if step.kind == "late"]
+    assert row.time in {step.time for step in late}
+    assert all(step.beyond is None for step in late), "the lateness is that of the other operator"
 
 
 def test_a_window_without_rows_differs_from_an_unknown_key():
@@ -236,6 +258,11 @@ def test_a_key_of_the_page_may_hold_commas():
 def test_a_key_of_other_columns_is_refused():
     with pytest.raises(tg.InputError, match="the key columns are user"):
         played().why(("a", "b"))
+
+
+def test_a_key_of_another_type_names_its_column():
+    with pytest.raises(tg.InputError, match="column `user` of the key is of type string, got 7"):
+        played().why(7)
 
 
 def test_a_recording_is_bounded_and_says_so():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import re
 import shutil
 import sys
 import time
@@ -25,6 +24,7 @@ from tidegate.page import check_bokeh
 from tidegate.pipeline.outputs import AVAILABLE_NOW
 from tidegate.redaction import redacted_lines
 from tidegate.spark.environment.stderr_filter import filtered_stderr
+from tidegate.spark.failures import essence
 from tidegate.units import many, rounded
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ LINE_EVERY = 1.0
 _POLL_SECONDS = 0.25
 _LAST_PORT = 65535
 _TIMINGS = ("early", "on_time", "late")
-_ESSENCE = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 
 
 def run(
@@ -147,7 +146,7 @@ def _started(read: pipeline.Pipeline, spark: Any, *, until_idle: bool) -> Query:
     try:
         return read.start(spark, trigger=AVAILABLE_NOW if until_idle else None)
     except PySparkException as error:
-        raise SetupError(f"the query cannot be started: {_essence(str(error))}") from error
+        raise SetupError(f"the query cannot be started: {essence(str(error))}") from error
 
 
 def _watch(query: Query, report: _Report, shutdown: ShutdownRequest) -> None:
@@ -320,15 +319,9 @@ def _failed(error: Exception) -> int:
         return 1
     text = redacted_lines(str(error))
     print(text, file=sys.stderr)
-    shown = _essence(text) or type(error).__name__
+    shown = essence(text) or type(error).__name__
     print(f"tidegate run: the query failed: {shown}", file=sys.stderr)
     return 1
-
-
-def _essence(text: str) -> str:
-    """The error that a text ends with, or its first line."""
-    found = _ESSENCE.findall(text)
-    return found[-1] if found else next((line for line in text.splitlines() if line.strip()), "")
 
 
 def _show(description: dict[str, Any], *, as_json: bool) -> None:

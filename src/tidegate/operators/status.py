@@ -214,7 +214,7 @@ class QueryStatus:
             ("lag", "" if self.lag is None else rounded(self.lag)),
             ("windows open", f"{self.windows_open:,}"),
             ("late rows", f"{self.counters.get('late_rows', 0):,}"),
-            ("problem", self.problem or self.error),
+            ("problem", _line(self.problem or self.error)),
         ]
         return [(name, value) for name, value in known if value]
 
@@ -487,6 +487,12 @@ def _happenings(found: Explanation) -> Iterable[Happening]:
         if window.watermark is not None:
             what = "fires again" if window.is_complete else "is complete and fires"
             yield Happening(f"{bounds}{keys} {what}", watermark=window.watermark)
+
+
+def _line(text: str, longest: int = 200) -> str:
+    """A text on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else f"{line[:longest]}..."
 
 
 def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

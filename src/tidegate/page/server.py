@@ -94,8 +94,9 @@ class Page:
             ) from error
         listening.setblocking(False)
         self._port = listening.getsockname()[1]
-        # It warns of each message to a tab that was closed meanwhile.
+        # The first warns of each message to a tab that was closed meanwhile.
         logging.getLogger("bokeh.server.views.ws").setLevel(logging.ERROR)
+        logging.getLogger("bokeh.server.tornado").setLevel(logging.WARNING)
         started = threading.Event()
         self._run("page", lambda: self._serve(listening, started))
         started.wait()

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,6 +22,7 @@ from tidegate.errors import TidegateError
 P = ParamSpec("P")
 T = TypeVar("T")
 _MARK = "tidegate-error: "
+_ESSENCE = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 
 
 def marks_errors(function: Callable[P, T]) -> Callable[P, T]:
@@ -94,3 +96,9 @@ def reported_error(error: Exception) -> TidegateError | None:
 def _public_class(error: TidegateError) -> str:
     """The name of the first class of an error that `tidegate.errors` defines."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+
+
+def essence(text: str) -> str:
+    """The error that a text ends with, or its first line."""
+    found = _ESSENCE.findall(text)
+    return found[-1] if found else next((line for line in text.splitlines() if line.strip()), "")

@@ -24,6 +24,23 @@ def _flags(aggregate: Aggregate) -> tuple[str, ...]:
     return (*condition, aggregate.column) if isinstance(aggregate, AnyTrue | AllTrue) else condition
 
 
+def _bound_all(spec: AggregateSpec, schema: pa.Schema) -> dict[str, Accumulation]:
+    """The aggregates over these columns; one error has all that do not fit."""
+    found: dict[str, Accumulation] = {}
+    refused: list[SpecError] = []
+    for name, aggregate in spec.aggregates:
+        try:
+            found[name] = bind(aggregate, schema)
+        except SpecError as error:
+            refused.append(error)
+    if len(refused) == 1:
+        raise refused[0]
+    if refused:
+        listed = "\n".join(f"  {error}" for error in refused)
+        raise SpecError(f"{len(refused)} aggregates do not fit the columns:\n{listed}")
+    return found
+
+
 def _check_additive(accumulations: Mapping[str, Accumulation]) -> None:
     """Refuse to discard what cannot be subtracted."""
     for name, accumulation in accumulations.items():
@@ -86,7 +103,7 @@ class AggregateSet:
             if pa.types.is_null(f.type)
         }
         typed = pa.schema([f.with_type(untyped.get(f.name, f.type)) for f in schema])
-        bound = {name: bind(aggregate, typed) for name, aggregate in spec.aggregates}
+        bound = _bound_all(spec, typed)
         if retractions and spec.mode == "discarding":
             _check_additive(bound)
         open_types = {

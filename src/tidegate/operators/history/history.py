@@ -52,6 +52,8 @@ class Recorded:
     contributions: Sequence[Contribution] = ()
     """Counts of rows by delivery that are known otherwise."""
     open: Sequence[OpenWindow] = ()
+    late_time: str | None = None
+    """The time column of rows that were late for an operator before this one."""
     unit: str = "batch"
     watermark: int | None = None
     now: int | None = None
@@ -63,7 +65,8 @@ def history(recorded: Recorded, asked: Selection) -> History:
     """The history of the windows of a key in a range; one window, if the range is one."""
     spec = recorded.spec
     panes = pane_rows(recorded.panes, asked)
-    late = late_rows(recorded.late, asked, None if spec is None else spec.input.time)
+    time = None if spec is None else spec.input.time
+    late = late_rows(recorded.late, asked, time, recorded.late_time)
     found = _Windows(asked, spec, panes, recorded)
     steps = [
         *(step for step in recorded.contributions if found.has(step.start, step.end)),
@@ -161,7 +164,8 @@ class _Windows:
         if not row.windows:
             windows = [(MIN, MAX) if row.time is None else (row.time, row.time + 1)]
         behind = None if row.time is None or row.watermark is None else row.watermark - row.time
-        lateness = None if self._spec is None else self._spec.lateness
+        # The allowed lateness of an operator before this one is not known here.
+        lateness = self._spec.lateness if self._spec is not None and row.is_own else None
         for start, end in windows[:1]:
             yield Missed(
                 start=start,

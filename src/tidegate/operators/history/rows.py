@@ -116,6 +116,8 @@ class LateRow:
     batch: int | None
     windows: tuple[tuple[int, int], ...]
     row: Mapping[str, Any]
+    is_own: bool = True
+    """Whether it was late for this operator, and not for one before it."""
 
 
 def check_panes(panes: pa.Table) -> None:
@@ -163,17 +165,23 @@ _TIMES = frozenset(
 )
 
 
-def late_rows(late: pa.Table, asked: Selection, time: str | None) -> list[LateRow]:
-    """The late rows of the key that missed a window of the selection."""
+def late_rows(
+    late: pa.Table, asked: Selection, time: str | None, upstream: str | None = None
+) -> list[LateRow]:
+    """The late rows of the key that missed a window of the selection.
+
+    `upstream`: the time column of rows that were late for an operator before this one.
+    """
     if not late.num_rows or "windows" not in late.column_names:
         return []
     found = of_key(late, asked)
     marks, clocks = _ticks(found, "watermark"), _ticks(found, "emitted_at")
-    column = None if time is None else late_name(time)
-    times = _ticks(found, column if column in found.column_names else None)
+    own, before = (_ticks(found, _late_column(found, name)) for name in (time, upstream))
+    is_own = [at is not None or other is None for at, other in zip(own, before, strict=True)]
+    times = [other if at is None else at for at, other in zip(own, before, strict=True)]
     windows = _windows(found)
-    own = [name for name in found.column_names if name not in _OF_LATE]
-    rows = rows_of(found.select([*own, "class", "reason", "detail"]))
+    values = [name for name in found.column_names if name not in _OF_LATE]
+    rows = rows_of(found.select([*values, "class", "reason", "detail"]))
     batches = _ticks(found, BATCH if BATCH in found.column_names else None)
     return [
         LateRow(
@@ -185,11 +193,17 @@ def late_rows(late: pa.Table, asked: Selection, time: str | None) -> list[LateRo
             at=clocks[n],
             batch=batches[n],
             windows=windows[n],
-            row={name: row[name] for name in own},
+            row={name: row[name] for name in values},
+            is_own=is_own[n],
         )
         for n, row in enumerate(rows)
         if _concerns(asked, windows[n], times[n])
     ]
+
+
+def _late_column(late: pa.Table, time: str | None) -> str | None:
+    name = None if time is None else late_name(time)
+    return name if name in late.column_names else None
 
 
 _OF_LATE = frozenset({"class", "reason", "detail", "watermark", "windows", "emitted_at", BATCH})
@@ -204,6 +218,8 @@ def _concerns(asked: Selection, windows: Sequence[tuple[int, int]], time: int | 
 
 def of_key(rows: pa.Table, asked: Selection) -> pa.Table:
     """The rows of the key."""
+    if not rows.num_rows:
+        return rows
     wanted = np.ones(rows.num_rows, bool)
     for name, value in asked.key.items():
         column = rows.column(name if name in rows.column_names else late_name(name))

@@ -28,14 +28,18 @@ def key_identity(
             f"the {noun} are {list(names)}, got {key!r}. Hint: give a value, a tuple or a"
             " dictionary"
         )
-    try:
-        columns = [
-            pa.array([value], schema.field(name).type)
-            for name, value in zip(names, values, strict=True)
-        ]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise InputError(
-            f"the key {key!r} does not fit the {noun} {list(names)}: {error}"
-        ) from error
+    columns = [
+        _column(value, schema.field(name)) for name, value in zip(names, values, strict=True)
+    ]
     key_hash, key_check = hasher.identify(columns, 1)
     return key_hash[0], key_check[0]
+
+
+def _column(value: Any, field: pa.Field) -> pa.Array:
+    try:
+        return pa.array([value], field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InputError(
+            f"the column `{field.name}` of the key is of type {field.type}, got {value!r}. Hint:"
+            " pass a value of that type"
+        ) from error

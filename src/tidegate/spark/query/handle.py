@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -18,7 +20,7 @@ from tidegate.operators.history.facts import History
 from tidegate.operators.prometheus import families, text_of
 from tidegate.operators.status import QueryStatus, aged
 from tidegate.page import serve
-from tidegate.spark.failures import spark_errors
+from tidegate.spark.failures import essence, spark_errors
 from tidegate.spark.query.feed import QueryFeed
 from tidegate.spark.query.history import why
 from tidegate.spark.query.progress import Progress, ProgressLog
@@ -32,6 +34,27 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.05
 """How often `process_all_available` reads the progress of a query."""
+
+
+@contextmanager
+def _quiet_callbacks() -> Iterator[None]:
+    """Keep py4j from logging the batch that a stop cancels, as an error with a long trace."""
+    logger = logging.getLogger("py4j.clientserver")
+    logger.addFilter(_is_no_cancellation)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_cancellation)
+
+
+def _shown(error: Exception) -> str:
+    """An error of Tidegate as it is; of any other one the line that says what happened."""
+    return str(error) if isinstance(error, TidegateError) else essence(str(error))
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not any(word in str(error) for word in ("SPARK_JOB_CANCELLED", "InterruptedException"))
 
 
 class Query:
@@ -58,7 +81,13 @@ class Query:
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f"{self.name!r}, "
-        return f"Query({name}{self.id!r}, {'running' if self.is_active else 'ended'})"
+        return f"Query({name}{self.id!r}, {self._state()})"
+
+    def _state(self) -> str:
+        if self.is_active:
+            return "running"
+        has_failed = self._query is not None and self._query.exception() is not None
+        return "failed" if has_failed else "ended"
 
     def _repr_html_(self) -> str:
         last = self.progress
@@ -73,7 +102,7 @@ class Query:
                 ("rows per second", f"{last.rows_per_second:,.0f}"),
                 ("watermark", when(last.watermark)),
             ]
-        return fields_html("running" if self.is_active else "ended", shown)
+        return fields_html(self._state(), shown)
 
     @property
     def spark_query(self) -> StreamingQuery | None:
@@ -93,7 +122,7 @@ class Query:
         if self._query is not None:
             if self._watch is not None:
                 self._watch.stop()
-            with spark_errors():
+            with spark_errors(), _quiet_callbacks():
                 self._query.stop()
 
     def await_termination(self, timeout: int | None = None) -> bool:
@@ -143,15 +172,15 @@ class Query:
 
     @property
     def progress(self) -> Progress | None:
-        """The progress of the last batch; None before the first.
+        """The progress of the last batch, after a restart that before it; None before the first.
 
         Counts are of that batch; sizes and instants of a batch without rows are those before it.
         """
         # Spark sends a hundred reports as text if it is asked for all of them.
         query = self._query
-        if query is None or (last := query.lastProgress) is None:
+        if query is None:
             return None
-        return self._progress_log.last(last, lambda: query.recentProgress)
+        return self._progress_log.last(query.lastProgress, lambda: query.recentProgress)
 
     @property
     def recent_progress(self) -> list[Progress]:
@@ -183,7 +212,7 @@ class Query:
             query=self.id,
             name=self.name,
             state=state,
-            error="" if failure is None else str(failure),
+            error="" if failure is None else _shown(failure),
             phases={} if last is None else last.duration_ms,
             rows_per_second=None if last is None else last.rows_per_second,
         )

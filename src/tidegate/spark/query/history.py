@@ -153,6 +153,7 @@ class QueryHistory:
             last.spec,
             open=open_windows(bound, asked),
             watermark=None if watermark in {MIN, MAX} else watermark,
+            late_time=_time_of(state),
             now=last.progress.now,
             ticks=last.ticks,
         )
@@ -346,6 +347,11 @@ def _aggregates(
     return [
         found for found in state.restored(operator, key=key) if isinstance(found, WindowedAggregate)
     ]
+
+
+def _time_of(state: QueryState) -> str | None:
+    """The time column of the first operator of a query, whose late rows are written."""
+    return next((spec.input.time for spec in state.specs if isinstance(spec, AggregateSpec)), None)
 
 
 def _checkpoint_of(location: str) -> str | None:

@@ -90,12 +90,15 @@ class ProgressLog:
         self._known = {one.batch_id: one for one in found}
         return found
 
-    def last(self, report: Any, reports: Callable[[], Iterable[Any]]) -> Progress | None:
+    def last(self, report: Any | None, reports: Callable[[], Iterable[Any]]) -> Progress | None:
         """The progress of the last batch, from the last report; None before the first batch.
 
         `reports` returns all reports that Spark keeps, for those before the last one that were not
-        read. A report without a batch moves the clock.
+        read. A report without a batch moves the clock. Without a report, it is the state of the
+        checkpoint.
         """
+        if report is None:
+            return self._base(())
         number = int(report.batchId)
         if not _has_run(report):
             before = self._known.get(number - 1) or self._newest(reports()) or self._base(())

@@ -268,11 +268,18 @@ def _bind_sinks(
     sinks: Mapping[str, Sink | None],
     checkpoint: str | None = None,
 ) -> tuple[BoundSink, ...]:
-    """Check the sink of each output, and bind it to the columns of the output."""
-    schemas = plan.schemas(metadata.layout)
+    """Check the sink of each output, and bind it to the columns of the output.
+
+    If the columns are wrong, the other outputs are checked all the same.
+    """
     bound, refused = [], list[TidegateError]()
+    try:
+        schemas = plan.schemas(metadata.layout)
+    except SpecError as error:
+        refused.append(error)
+        schemas = dict.fromkeys((LATE, METRICS), pa.schema([]))
     for output, sink in sinks.items():
-        if sink is None:
+        if sink is None or output not in schemas:
             continue
         schema = schemas[output]
         hides_id = output == PANES and PANE_ID not in plan.included
@@ -299,7 +306,10 @@ def _bind_sinks(
         raise refused[0]
     if refused:
         listed = "\n".join(f"  {error}" for error in refused)
-        raise type(refused[0])(f"{many(len(refused), 'output')} cannot be written:\n{listed}")
+        what = f"{many(len(refused), 'output')} cannot be written"
+        if PANES not in schemas:
+            what = f"the query cannot be started, for {len(refused)} reasons"
+        raise type(refused[0])(f"{what}:\n{listed}")
     return tuple(bound)
 
 
