@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
+from tidegate.operators.aggregate.migration import changes
 from tidegate.spark.query.progress import Progress
 
 START = dt.datetime(2026, 3, 1, 10, tzinfo=dt.UTC)
@@ -65,6 +66,19 @@ def test_the_progress_of_a_batch_has_a_short_repr():
     assert repr(batch) == (
         "Progress(batch 4, 12 rows/s, watermark 1970-01-01T00:00:01Z, 1 window open)"
     )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (lambda: tg.cumulative("1 minute", "7 minutes"), "got step 7 minutes and size 1 minute"),
+        (lambda: tg.cumulative(1, 7, axis="offset"), "got step 7 and size 1"),
+        (lambda: tg.evict_time("-1 minute"), "got -1 minute"),
+    ],
+)
+def test_errors_have_durations_in_the_units_of_a_reader(wrong: Any, text: str):
+    with pytest.raises(tg.SpecError, match=text):
+        wrong()
 
 
 def test_durations_of_watermarks_are_readable():
@@ -175,3 +189,21 @@ def test_what_a_memory_sink_has_is_shown_and_plotted(capsys: pytest.CaptureFixtu
 def test_times_that_are_numbers_are_plotted():
     rows = pa.table({"user": ["a", "a"], "ts": pa.array([1, 40_000_000], pa.int64())})
     assert "moments" in repr(pipeline().plot(rows))
+
+
+def test_a_changed_specification_is_shown_in_the_units_of_a_reader():
+    def spec(size: str, memory: int) -> dict[str, Any]:
+        windowed = tg.stream(time="ts").window(tg.tumbling(size, offset="10 s"))
+        kept = windowed.evict(tg.evict_time(size)).retain(bytes=memory)
+        return kept.aggregate(n=tg.count()).spec.to_dict()
+
+    with pytest.raises(tg.SpecMismatchError) as raised:
+        changes(spec("1 minute", 1 << 30), spec("2 minutes", 1 << 31))
+    text = str(raised.value)
+    for shown in (
+        "`window.size` was 1 minute and is now 2 minutes",
+        "EvictTime(span=1 minute, after=False)",
+        "`retention.bytes` was 1.0 GiB and is now 2.0 GiB",
+    ):
+        assert shown in text
+    assert "60000000" not in text

@@ -163,7 +163,7 @@ def test_parquet_notices_before_the_next_batch_that_the_last_one_is_gone(tmp_pat
     shutil.rmtree(tmp_path / "batch=0")
     # After a crash, the last batch is written again.
     sink.check(TARGET)
-    with pytest.raises(SinkError, match="batch 0 was published with 1 files"):
+    with pytest.raises(SinkError, match="batch 0 was published with 1 file of"):
         write(sink, 1, [panes(3)])
     write(sink, 0, [panes(0)])
     write(sink, 1, [panes(3)])

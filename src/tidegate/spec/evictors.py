@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tidegate.errors import SpecError
-from tidegate.instants import duration
+from tidegate.instants import duration, format_duration
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ class EvictTime:
 
     def __post_init__(self) -> None:
         if self.span < 0:
-            raise SpecError(f"`span` of an evictor must be 0 or more, got {self.span}")
+            raise SpecError(
+                f"`span` of an evictor must be 0 or more, got {format_duration(self.span)}"
+            )
 
 
 @dataclass(frozen=True)

@@ -142,8 +142,8 @@ class Cumulative(Window):
         _positive("cumulative", self.axis, size=self.size, step=self.step)
         if self.step > self.size:
             raise SpecError(
-                f"cumulative `step` must not exceed `size`, got step {self.step} and size"
-                f" {self.size}. Hint: swap them, or use tumbling"
+                f"cumulative `step` must not exceed `size`, got step {_span(self.axis, self.step)}"
+                f" and size {_span(self.axis, self.size)}. Hint: swap them, or use tumbling"
             )
         self._settle(
             offset=_whole("cumulative", "offset", self.offset) % self.size,
@@ -588,12 +588,15 @@ def _positive(owner: str, axis: object = None, **values: object) -> None:
     for field, value in values.items():
         given = _whole(owner, field, value)
         if not 0 < given < MAX:
-            is_time = axis in (Axis.EVENT_TIME, Axis.CLOCK)
             raise SpecError(
-                f"{owner} `{field}` must be greater than 0 and finite, got"
-                f" {format_duration(given) if is_time else given}. Hint: use"
-                " global_window() for a window without end"
+                f"{owner} `{field}` must be greater than 0 and finite, got {_span(axis, given)}."
+                " Hint: use global_window() for a window without end"
             )
+
+
+def _span(axis: object, value: int) -> str:
+    """A size in the unit of its axis."""
+    return format_duration(value) if axis in (Axis.EVENT_TIME, Axis.CLOCK) else str(value)
 
 
 def _one_of(owner: str, field: str, value: object, allowed: tuple[str, ...]) -> None:

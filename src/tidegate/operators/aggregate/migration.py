@@ -7,6 +7,7 @@ change. Windows that had been evicted before stay evicted. Every other change is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from tidegate.operators.aggregate.requirements import needs_messages
 from tidegate.spec.operator import AggregateSpec, Retention
 from tidegate.spec.watermarks import PerKey
 from tidegate.spec.windows import Axis, Inherited
+from tidegate.units import byte_size
 
 _HINT = "Hint: use a new store, or the old specification"
 
@@ -138,18 +140,35 @@ class _Difference:
         return f"`{self.path}` was {stored} and is now {wanted}"
 
     def _shown(self, value: Any) -> str:
-        is_span = self.path.rpartition(".")[2] in _SPANS and isinstance(value, int)
-        return format_duration(value) if is_span and not self.in_numbers else repr(value)
+        word = self.path.rpartition(".")[2]
+        if isinstance(value, int) and not isinstance(value, bool):
+            if word == "bytes":
+                return byte_size(value)
+            return format_duration(value) if word in _SPANS and not self.in_numbers else repr(value)
+        if word == "evictor" and isinstance(value, str) and not self.in_numbers:
+            return repr(_SPAN.sub(lambda found: format_duration(int(found[0])), value))
+        return repr(value)
 
 
 _SPANS = frozenset(
     {
         *("size", "slide", "gap", "step", "allowed_lateness", "idle_after", "disorder", "lag"),
-        *("floor", "future_tolerance", "time", "align", "before", "after", "tolerance"),
+        *(
+            "offset",
+            "forget_after",
+            "floor",
+            "future_tolerance",
+            "time",
+            "align",
+            "before",
+            "after",
+            "tolerance",
+        ),
         *("on_time_period", "late_period"),
     }
 )
 """The last words of the paths of durations, in microseconds."""
+_SPAN = re.compile(r"(?<=span=)\d+")
 
 
 def _listed(found: Sequence[_Difference]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -305,7 +306,7 @@ def _bind_sinks(
     if len(refused) == 1:
         raise refused[0]
     if refused:
-        listed = "\n".join(f"  {error}" for error in refused)
+        listed = "\n".join(textwrap.indent(str(error), "  ") for error in refused)
         what = f"{many(len(refused), 'output')} cannot be written"
         if PANES not in schemas:
             what = f"the query cannot be started, for {len(refused)} reasons"

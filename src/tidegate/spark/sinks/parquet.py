@@ -22,6 +22,7 @@ from tidegate.errors import InputError, SinkError, SpecError
 from tidegate.redaction import redacted
 from tidegate.spark.sinks.base import NEW_QUERY, SinkTarget, TaskSink, without_pane_id
 from tidegate.state.durability import make_folder, sync_file
+from tidegate.units import many
 
 ROW_GROUP_ROWS = 1 << 20
 ROW_GROUP_BYTES = 64 << 20
@@ -52,7 +53,7 @@ class _Published:
     bytes: int
 
     def __str__(self) -> str:
-        return f"{self.files} files of {self.bytes} bytes"
+        return f"{many(self.files, 'file')} of {self.bytes:,} bytes"
 
 
 @dataclass(frozen=True, repr=False)
@@ -501,9 +502,9 @@ class BatchFolder:
                 # Either published by an interrupted call, or lost.
                 if self._sizes(f"{final}/{f.name}" for f in staged) == [f.bytes for f in staged]:
                     return
-                found = "is missing" if staged_size is None else f"has {staged_size} bytes"
+                found = "is missing" if staged_size is None else f"has {staged_size:,} bytes"
                 raise SinkError(
-                    f"a file that a task wrote for batch {batch} {found}, and {file.bytes} bytes"
+                    f"a file that a task wrote for batch {batch} {found}, and {file.bytes:,} bytes"
                     f" were written: `{self.path(file.path)}`. Hint: no other program may change"
                     f" `{_STAGING}`; workers and driver must share the folder; restart the query"
                 )
