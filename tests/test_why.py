@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import tidegate as tg
@@ -108,6 +109,39 @@ def test_a_key_without_rows_has_an_empty_history():
     found = played().why("nobody")
     assert (found.steps, found.open) == ((), ())
     assert "No pane, no late row and no open window" in str(found)
+
+
+def test_the_order_of_rows_in_a_table_does_not_matter():
+    op = played()
+    tables = op.recorded()
+    known = history(Recorded(tables.panes, tables.late, op.spec), Selection({"user": "a"}))
+    turned = pc.sort_indices(tables.panes, sort_keys=[("op", "descending"), ("pane", "descending")])
+    shuffled = tables.panes.take(turned)
+    again = history(Recorded(shuffled, tables.late, op.spec), Selection({"user": "a"}))
+    for bounds in known.windows:
+        steps, expected = (
+            [step for step in one.steps if (step.start, step.end) == bounds]
+            for one in (again, known)
+        )
+        assert steps == expected
+    assert again.windows == known.windows
+
+
+def test_panes_of_discarding_mode_stand_for_themselves():
+    windowed = stream().window(tg.tumbling("10 seconds")).trigger(tg.every_element()).discarding()
+    op = windowed.aggregate(n=tg.count()).embedded(now=at(0))
+    for _ in range(2):
+        op.add_messages(message(1), now=at(1))
+    shown = [step.changes for step in op.why("a").steps if step.kind == "pane"]
+    assert shown == [{"n": (None, 1)}, {"n": (None, 1)}]
+
+
+def test_a_window_that_opens_when_it_is_complete_fires_by_the_watermark():
+    op = tumbling(tg.after_watermark(early=tg.every_element()))
+    op.add_messages(message(30), now=at(30))
+    op.add_messages(message(11), now=at(31))
+    assert causes(op, at(10)) == [("watermark", "")]
+    assert "had passed the end of the window" in str(op.why("a", at(10)))
 
 
 def test_outputs_that_were_never_written_have_no_rows():

@@ -60,6 +60,9 @@ def cause_of(pane: PaneFacts, spec: AggregateSpec | None) -> tuple[str, str]:
         if _follows_watermark(spec.firing):
             return "watermark", ""
         return ("expired", "") if expires and pane.is_last else ("trigger", _text(late, pane))
+    if late is None and _follows_watermark(spec.firing):
+        # The first row of the window arrived when it was complete.
+        return "watermark", ""
     if expires and pane.is_last:
         return "expired", ""
     return ("trigger" if late is spec.firing else "late_trigger"), _text(late, pane)

@@ -282,12 +282,17 @@ class _Windows:
             cause=cause,
             trigger=trigger,
             values=row.values,
-            changes=_changes(None if former is None else former.values, row.values),
+            changes=_changes(self._compared(former), row.values),
             rows=rows,
             retracts=retracts,
             is_first=row.is_first,
             is_last=row.is_last,
         )
+
+    def _compared(self, former: PaneRow | None) -> Mapping[str, Any] | None:
+        """The values that a pane changes: a pane of discarding mode stands for itself."""
+        is_whole = self._spec is None or self._spec.mode != "discarding"
+        return former.values if former is not None and is_whole else None
 
     def _is_short(self, row: PaneRow) -> bool:
         """Whether a window over messages has less than it can hold, as far as it is known."""

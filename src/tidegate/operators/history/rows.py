@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -142,7 +142,7 @@ def pane_rows(panes: pa.Table, asked: Selection) -> list[PaneRow]:
     values = [name for name in found.column_names if name not in asked.key and name not in _ADDED]
     marks, clocks = _ticks(found, "watermark"), _ticks(found, _clock_column(found))
     rows = rows_of(found.select([name for name in found.column_names if name not in _TIMES]))
-    return [
+    shown = [
         PaneRow(
             start=int(start[n]),
             end=int(end[n]),
@@ -158,6 +158,37 @@ def pane_rows(panes: pa.Table, asked: Selection) -> list[PaneRow]:
         )
         for n, row in enumerate(rows)
     ]
+    return _in_order(shown)
+
+
+def _in_order(rows: list[PaneRow]) -> list[PaneRow]:
+    """The rows as they were emitted: a table, unlike folders of batches, has them in any order."""
+    found: list[PaneRow] = []
+    for _, group in groupby(sorted(rows, key=_moment), key=_moment):
+        emitted = list(group)
+        last: dict[tuple[int, int], int] = {}
+        for row in emitted:
+            place = _place(row)
+            if last.setdefault((row.start, row.end), place) > place:
+                # A session comes after those that became a part of it.
+                emitted.sort(key=lambda one: (one.end - one.start, one.start, _place(one)))
+                break
+            last[row.start, row.end] = place
+        found += emitted
+    return found
+
+
+def _moment(row: PaneRow) -> tuple[int, int]:
+    """The batch and the clock of a row; batches that the log has forgotten come first."""
+    return (
+        MIN if row.batch is None else row.batch,
+        MIN if row.at is None else row.at,
+    )
+
+
+def _place(row: PaneRow) -> int:
+    """The place of a row among those of its window: a pane comes before its retraction."""
+    return 2 * row.pane + row.is_retraction
 
 
 _TIMES = frozenset(

@@ -143,8 +143,9 @@ def cause_text(found: History, step: Fired) -> str:
     if found.axis != "event_time":
         at = ""
     trigger = f" `{step.trigger}`" if step.trigger else ""
+    passed = "had passed" if step.timing == "late" else "has reached"
     texts = {
-        "watermark": f"the watermark ({mark}) has reached the end of the window",
+        "watermark": f"the watermark ({mark}) {passed} the end of the window",
         "early_trigger": f"the early trigger{trigger} fired{at}",
         "late_trigger": f"the late trigger{trigger} fired{at}",
         "trigger": f"the trigger{trigger} fired{at}",

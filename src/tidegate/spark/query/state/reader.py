@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pyarrow import fs
 
 from tidegate.errors import CorruptStateError, StateError
-from tidegate.spark.checkpoint import open_checkpoint
+from tidegate.spark.checkpoint import FOLDER, open_checkpoint
 from tidegate.spark.query.state.changelog import UnsupportedCheckpointError
 from tidegate.spark.query.state.rocksdb_partition import RocksDBPartition
 from tidegate.spark.query.state.unsafe_row import VERSION, Kind, decode_row, encode_row
@@ -136,7 +136,8 @@ def batch_clocks(checkpoint: str) -> dict[int, int]:
 
 def last_batch(system: fs.FileSystem, path: str) -> int:
     """The number of the last committed batch."""
-    for name in ("offsets", "commits", "state"):
+    begun = system.get_file_info(f"{path}/{FOLDER}/query.json").type == fs.FileType.File
+    for name in () if begun else ("offsets", "commits", "state"):
         if system.get_file_info(f"{path}/{name}").type != fs.FileType.Directory:
             raise StateError(
                 f"{path} is not the checkpoint of a query that has run a batch: it has no folder"
