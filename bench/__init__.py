@@ -199,7 +199,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--partitions", action="append", type=_positive, metavar="N", help=sizes)
     named = {**{part: list(known) for part, known in _RACES.items()}, "nexmark": nexmark.NAMES}
     races = "; ".join(f"{part}: {', '.join(names)}" for part, names in named.items())
-    parser.add_argument("--cases", metavar="NAME,NAME", help=f"run only these cases; {races}")
+    parser.add_argument(
+        "--cases",
+        metavar="NAME,NAME",
+        help=f"run only these cases (default: all that have an aim); {races}",
+    )
     both = ", ".join(_RACES)
     parser.add_argument(
         "--keys",

@@ -356,9 +356,11 @@ def say(line: str) -> None:
 
 
 def named(text: str | None, cases: Mapping[str, Case] = CASES) -> list[Case]:
-    """The cases of a comma-separated list; default: all."""
+    """The cases of a comma-separated list; default: all that have an aim."""
     names = (
-        list(cases) if text is None else [name.strip() for name in text.split(",") if name.strip()]
+        [name for name, case in cases.items() if case.aim is not None]
+        if text is None
+        else [name.strip() for name in text.split(",") if name.strip()]
     )
     unknown = [name for name in names if name not in cases]
     if unknown or not names:

@@ -459,6 +459,7 @@ def test_unknown_cases_and_options_of_other_parts_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert list(race.CASES) == NAMES
+    assert [case.name for case in race.named(None)] == NAMES[: NAMES.index("sliding_plain")]
     assert list(race.JOINS) == JOINS
     with pytest.raises(SpecError, match="unknown benchmark case `rolling`"):
         main(["spark", "--cases", "session,rolling"])
