@@ -147,7 +147,7 @@ def test_a_window_that_opens_when_it_is_complete_fires_by_the_watermark():
 def test_outputs_that_were_never_written_have_no_rows():
     nothing = pa.table({})
     found = history(Recorded(nothing, nothing), Selection({"user": None}, 1, 2))
-    assert (found.steps, found.others) == ((), (0, 0))
+    assert (found.steps, found.others) == ((), (0, 0, 0))
 
 
 def test_late_rows_of_an_operator_before_this_one_have_their_time():
@@ -167,9 +167,9 @@ def test_late_rows_of_an_operator_before_this_one_have_their_time():
 def test_a_window_without_rows_differs_from_an_unknown_key():
     op = played()
     elsewhere = op.why("a", at(500), at(600))
-    assert (elsewhere.steps, elsewhere.open, elsewhere.others) == ((), (), (9, 1))
-    assert "The key has 9 rows of panes and 1 late row elsewhere" in str(elsewhere)
-    assert op.why("nobody", at(0), at(60)).others == (0, 0)
+    assert (elsewhere.steps, elsewhere.open, elsewhere.others) == ((), (), (9, 1, 1))
+    assert "The key has 9 rows of panes, 1 late row and 1 open window elsewhere" in str(elsewhere)
+    assert op.why("nobody", at(0), at(60)).others == (0, 0, 0)
     assert "The key has none elsewhere either." in str(op.why("nobody", at(0), at(60)))
     with pytest.raises(tg.InputError, match="a window ends after its start, got"):
         op.why("a", at(60), at(0))

@@ -17,9 +17,10 @@ from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.explain.explanation import explain, worded
 from tidegate.operators.explain.facts import Explanation
 from tidegate.operators.history.facts import History
-from tidegate.operators.history.history import Recorded
+from tidegate.operators.history.history import Recorded, widened
 from tidegate.operators.history.history import history as history_of
-from tidegate.operators.history.open_windows import open_windows
+from tidegate.operators.history.open_windows import elsewhere, open_windows
+from tidegate.operators.history.question import typed_range
 from tidegate.operators.history.rows import Selection
 from tidegate.operators.ingest.computed_columns import arriving_table
 from tidegate.operators.ingest.delivery import Arrival
@@ -101,14 +102,17 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
         what is still open.
 
         `start` and `end` are the bounds of the window; with `start` alone, the windows that contain
-        this instant. It covers the recent output that the operator keeps in memory; see `history`
-        of `Panes.embedded`. Print it to read sentences; `to_dict` returns the same as data.
+        this instant, or that overlap the range of a text like "12:00..12:05". It covers the recent
+        output that the operator keeps in memory; see `history` of `Panes.embedded`. Print it to
+        read sentences; `to_dict` returns the same as data.
         """
         self._drain()
         operator, recording = self.operator, self._recording
-        low, high = (None if at is None else self._position(at) for at in (start, end))
+        low, high = (None if at is None else self._position(at) for at in typed_range(start, end))
         asked = Selection.of(key, self.spec.input.key, low, high)
         tables = self.recorded()
+        wide = widened(asked, operator.spec, tables.panes)
+        held = open_windows([operator], wide)
         watermark = operator.progress.watermark
         return history_of(
             Recorded(
@@ -116,7 +120,9 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
                 tables.late,
                 operator.spec,
                 deliveries=() if operator.is_fed else [*recording.deliveries()],
-                open=open_windows([operator], asked),
+                open=held,
+                open_elsewhere=elsewhere([operator], asked, held),
+                has_ended=watermark == MAX,
                 unit="call",
                 watermark=None if watermark in {MIN, MAX} else watermark,
                 now=operator.progress.now,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.instants import MAX, saturating_add
+from tidegate.instants import MIN, saturating_add
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.triggers import (
     AfterCount,
@@ -39,20 +39,22 @@ class PaneFacts:
     """The clock."""
     is_short: bool = False
     """Whether the window counts messages, and has less than it can hold."""
+    is_first: bool = False
+    """Whether it fired before there was a watermark."""
 
 
 def cause_of(pane: PaneFacts, spec: AggregateSpec | None) -> tuple[str, str]:
     """The cause of a pane, and the part of the trigger that fired, as text."""
     if spec is not None and spec.window.axis is not Axis.EVENT_TIME and pane.timing == "on_time":
         return ("end_of_input" if _is_cut(spec.window.axis, pane) else "complete"), ""
-    if pane.watermark is None and pane.timing != "early":
+    if pane.watermark is None and pane.timing != "early" and not pane.is_first:
         return "end_of_input", ""
     if spec is None:
         return ("watermark" if pane.timing == "on_time" else "trigger"), ""
     early, full, late = _parts(spec.firing)
     if pane.timing == "early":
         return ("trigger" if early is spec.firing else "early_trigger"), _text(early, pane)
-    watermark = MAX if pane.watermark is None else pane.watermark
+    watermark = MIN if pane.watermark is None else pane.watermark
     expires = saturating_add(pane.end, spec.lateness) <= watermark
     if pane.timing == "on_time":
         if watermark < pane.end:

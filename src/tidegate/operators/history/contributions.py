@@ -62,7 +62,7 @@ def contributions(
         times = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
         added = np.searchsorted(times, ends) - np.searchsorted(times, starts)
         for table in delivered.late:
-            for row in late_rows(table, asked, spec.input.time):
+            for row in late_rows(table, asked.whole, spec.input.time):
                 added -= _misses(row, starts, ends)
         added = np.maximum(added, 0)
         totals += added

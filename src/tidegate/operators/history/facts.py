@@ -41,6 +41,8 @@ class Contribution(Step):
     rows: int
     total: int
     """The rows of the window with them."""
+    is_early: bool = False
+    """Whether the session got these bounds only later, when it grew or merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,8 @@ class Missed(Step):
     """How far its time was behind the watermark."""
     beyond: int | None
     """How far that is beyond the allowed lateness."""
+    windows: tuple[Bounds, ...]
+    """All windows of the range that it missed; none if it has no time."""
     row: Mapping[str, Any]
 
 
@@ -148,8 +152,10 @@ class History:
     """Whether the trigger needs all of several parts."""
     windows: tuple[Bounds, ...] = ()
     """The bounds of the windows that it is about, in order."""
-    others: tuple[int, int] = (0, 0)
-    """If nothing was found: the rows of panes and the late rows that the key has elsewhere."""
+    others: tuple[int, int, int] = (0, 0, 0)
+    """If nothing was found: the rows of panes, the late rows and the open windows that the key has
+    elsewhere.
+    """
     sentences: tuple[str, ...] = ()
 
     def __str__(self) -> str:

@@ -28,8 +28,10 @@ from tidegate.operators.history.rows import (
     LateRow,
     PaneRow,
     Selection,
+    last_marked,
     late_rows,
     of_key,
+    pane_bounds,
     pane_rows,
 )
 from tidegate.operators.history.text import sentences
@@ -52,10 +54,14 @@ class Recorded:
     contributions: Sequence[Contribution] = ()
     """Counts of rows by delivery that are known otherwise."""
     open: Sequence[OpenWindow] = ()
+    open_elsewhere: int = 0
+    """The open windows of the key outside the range, if none is in it."""
     late_time: str | None = None
     """The time column of rows that were late for an operator before this one."""
     unit: str = "batch"
     watermark: int | None = None
+    has_ended: bool = True
+    """Whether the input has ended, or might have."""
     now: int | None = None
     ticks: bool = False
     notes: tuple[str, ...] = field(default=())
@@ -64,22 +70,24 @@ class Recorded:
 def history(recorded: Recorded, asked: Selection) -> History:
     """The history of the windows of a key in a range; one window, if the range is one."""
     spec = recorded.spec
+    given, asked = asked, widened(asked, spec, recorded.panes, recorded.open)
     panes = pane_rows(recorded.panes, asked)
     time = None if spec is None else spec.input.time
     late = late_rows(recorded.late, asked, time, recorded.late_time)
     found = _Windows(asked, spec, panes, recorded)
+    fired = [*found.pane_steps()]
     steps = [
         *(step for step in recorded.contributions if found.has(step.start, step.end)),
-        *found.contributions(recorded.deliveries),
+        *_named(found.contributions(recorded.deliveries), fired),
         *(step for row in late for step in found.missed(row)),
-        *found.pane_steps(),
+        *fired,
     ]
     # A delivery comes before the rows that it left out, and those before the panes that it fired.
     steps.sort(key=_moment)
     whole = History(
         key=asked.key,
-        start=None if asked.low == MIN else asked.low,
-        end=None if asked.high == MAX else asked.high,
+        start=None if given.low == MIN else given.low,
+        end=None if given.high == MAX else given.high,
         ticks=recorded.ticks,
         unit=recorded.unit,
         trigger="" if spec is None else str(spec.firing),
@@ -99,14 +107,44 @@ def history(recorded: Recorded, asked: Selection) -> History:
     whole = dataclasses.replace(
         whole,
         windows=tuple(sorted(windows)),
-        others=_others(recorded, asked) if is_empty else (0, 0),
+        others=_others(recorded, asked) if is_empty else (0, 0, 0),
     )
     return dataclasses.replace(whole, sentences=sentences(whole))
 
 
-def _others(recorded: Recorded, asked: Selection) -> tuple[int, int]:
-    """The rows of the key outside the range: of panes, and late ones."""
-    return (of_key(recorded.panes, asked).num_rows, of_key(recorded.late, asked).num_rows)
+def widened(
+    asked: Selection,
+    spec: AggregateSpec | None,
+    panes: pa.Table,
+    held: Sequence[OpenWindow] = (),
+) -> Selection:
+    """A selection with all sessions that became a part of its own, or that those are a part of."""
+    if spec is None or not isinstance(spec.window, Session) or asked.is_whole:
+        return asked
+    rest = {*pane_bounds(panes, asked), *((window.start, window.end) for window in held)}
+    found = asked
+    while inside := {bounds for bounds in rest if found.overlaps(*bounds)}:
+        rest -= inside
+        low, high = min(low for low, _ in inside), max(high for _, high in inside)
+        found = dataclasses.replace(found, low=min(found.low, low), high=max(found.high, high))
+    return found
+
+
+def _named(steps: Iterable[Contribution], fired: Sequence[Step]) -> Iterator[Contribution]:
+    """The rows of sessions that got their bounds later are marked."""
+    became = {(step.start, step.end): step.batch or 0 for step in fired if isinstance(step, Merged)}
+    for step in steps:
+        is_early = (step.batch or 0) < became.get((step.start, step.end), MIN)
+        yield dataclasses.replace(step, is_early=True) if is_early else step
+
+
+def _others(recorded: Recorded, asked: Selection) -> tuple[int, int, int]:
+    """What the key has outside the range: rows of panes, late rows, open windows."""
+    return (
+        of_key(recorded.panes, asked).num_rows,
+        of_key(recorded.late, asked).num_rows,
+        recorded.open_elsewhere,
+    )
 
 
 _ORDER = {"rows": 0, "late": 1}
@@ -146,6 +184,9 @@ class _Windows:
             if self.has(window.start, window.end)
         ]
 
+        marked = map(last_marked, (recorded.panes, recorded.late))
+        self._last_mark = max(marked) if recorded.has_ended else MAX
+        """The last batch with a watermark: a pane without one before it fired too early for one."""
         numbers = enumerate(_batches(self._panes))
         self._last = {
             **{(row.start, row.end): number for number, (_, group) in numbers for row in group},
@@ -183,6 +224,7 @@ class _Windows:
                     if behind is None or lateness in {None, MAX}
                     else max(0, behind - (lateness or 0))
                 ),
+                windows=tuple(windows) if row.windows else (),
                 row=row.row,
             )
 
@@ -268,6 +310,7 @@ class _Windows:
                 row.is_last,
                 row.at,
                 is_short=self._is_short(row),
+                is_first=row.watermark is None and _rank(row.batch) <= self._last_mark,
             ),
             self._spec,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame
@@ -34,6 +34,13 @@ def open_windows(
     """The windows of a selection that did not expire, those that end first before the others."""
     found = [window for operator in operators for window in _held(operator, asked)]
     return tuple(sorted(found, key=lambda window: (window.end, window.start))[:LISTED])
+
+
+def elsewhere(
+    operators: Iterable[WindowedAggregate], asked: Selection, found: Sequence[OpenWindow]
+) -> int:
+    """If no window was found in a selection: how many the key has outside of it."""
+    return 0 if found or asked.is_whole else len(open_windows(operators, asked.whole))
 
 
 def _held(operator: WindowedAggregate, asked: Selection) -> list[OpenWindow]:

@@ -75,6 +75,16 @@ def parse_range(window: str | None) -> tuple[Instant | None, Instant | None]:
     return low, (_instant(end[0]) if end[0] else MAX) if end else None
 
 
+def typed_range(
+    start: Instant | None, end: Instant | None
+) -> tuple[Instant | None, Instant | None]:
+    """The bounds of a range of which texts are read as on the command line."""
+    if isinstance(start, str) and end is None:
+        return parse_range(start)
+    low, high = (_instant(at.strip()) if isinstance(at, str) else at for at in (start, end))
+    return low, high
+
+
 _BETWEEN = re.compile(r"\s*(?:/|\.\.|–|→|,\s|\s-\s|\sto\s)\s*")
 _BRACKETED = re.compile(r"\s*(?:,|/|–)\s*")
 _TIME_OF_DAY = re.compile(r"\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?")

@@ -53,6 +53,11 @@ class Selection:
         """Whether it is all windows of the key."""
         return (self.low, self.high) == (MIN, MAX)
 
+    @property
+    def whole(self) -> Selection:
+        """All windows of the key."""
+        return Selection(self.key)
+
     def overlaps(self, start: int, end: int) -> bool:
         """Whether a window is one of the range."""
         return start < self.high and end > self.low
@@ -81,7 +86,7 @@ def key_values(key: Any, names: Sequence[str]) -> dict[str, Any]:
     if set(values) != set(names):
         raise InputError(
             f"the key columns are {', '.join(names) or 'none'}, got {key!r}. Hint: pass a value, a"
-            " tuple or a dictionary by column"
+            " tuple or a dictionary by column; a null is `(None,)`"
         )
     return {name: values[name] for name in names}
 
@@ -194,6 +199,24 @@ def _place(row: PaneRow) -> int:
 _TIMES = frozenset(
     {"window_start", "window_end", "watermark", "emitted_at", "time", "_commit_timestamp"}
 )
+
+
+def pane_bounds(panes: pa.Table, asked: Selection) -> list[tuple[int, int]]:
+    """The bounds of all windows of the key that have panes."""
+    if not panes.num_rows:
+        return []
+    check_panes(panes)
+    found = of_key(panes, asked)
+    start, end = _bounds(found, "window_start", MIN), _bounds(found, "window_end", MAX)
+    return [*{*zip(start.tolist(), end.tolist(), strict=True)}]
+
+
+def last_marked(rows: pa.Table) -> int:
+    """The last batch of rows that have a watermark."""
+    if not {"watermark", BATCH} <= set(rows.column_names):
+        return MIN
+    marked = rows.filter(pc.is_valid(rows.column("watermark"))).column(BATCH)
+    return MIN if (last := pc.max(marked).as_py()) is None else int(last)
 
 
 def late_rows(

@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.instants import MAX, MIN, format_instant
 from tidegate.operators.explain.facts import Explanation
 from tidegate.operators.explain.window_text import until
-from tidegate.operators.explain.wording import Wording, verb
+from tidegate.operators.explain.wording import Wording, listed, verb
 from tidegate.operators.history.facts import (
     Bounds,
     Contribution,
@@ -39,17 +39,33 @@ def sentences(found: History) -> tuple[str, ...]:
 
 def _nothing(found: History) -> str:
     """Why a history is empty: the key is unknown, or the window."""
-    is_whole = found.start is None and found.end is None
-    there = "" if is_whole else " in this range"
+    there = _range(found)
     text = f"No pane, no late row and no open window of this key was found{there}."
     if any(found.others):
-        panes, late = found.others
+        panes, late, held = found.others
         rows = [
             *([f"{many(panes, 'row')} of panes"] if panes else []),
             *([many(late, "late row")] if late else []),
+            *([many(held, "open window")] if held else []),
         ]
-        return f"{text} The key has {' and '.join(rows)} elsewhere; omit the window to see them."
-    return text if is_whole else f"{text} The key has none elsewhere either."
+        return f"{text} The key has {listed(rows)} elsewhere; omit the window to see them."
+    return f"{text} The key has none elsewhere either." if there else text
+
+
+_EARLY_1970 = 10**13
+"""Instants before are what numbers of seconds or milliseconds look like as microseconds."""
+
+
+def _range(found: History) -> str:
+    """The range of a history; empty if it is that of all windows."""
+    low, high = found.start, found.end
+    if low is None and high is None:
+        return ""
+    bounds = (MIN if low is None else low, MAX if high is None else high)
+    is_instant = low is not None and high == low + 1
+    text = f"at {found.time(bounds[0])}" if is_instant else f"in {bounds_text(found, bounds)}"
+    is_number = not found.ticks and low is not None and 0 < low < _EARLY_1970
+    return f" {text}{' (numbers are microseconds since 1970)' if is_number else ''}"
 
 
 def _head(found: History) -> str:
@@ -81,9 +97,11 @@ def step_text(found: History, step: Step) -> str:
     match step:
         case Contribution():
             place = _of(found, step)
+            name = f"the {'later session' if step.is_early else 'window'}"
             return (
-                f"{many(step.rows, 'row')} {verb(step.rows, 'arrives', 'arrive')}; the window"
-                f"{f' {place}' if place else ''} has {step.total:,}."
+                f"{many(step.rows, 'row')} {verb(step.rows, 'arrives', 'arrive')};"
+                f" {f'{name} {place}' if place else name} has {step.total:,}"
+                f"{' of its rows' if step.is_early else ''}."
             )
         case Fired():
             return _fired(found, step)
@@ -109,6 +127,8 @@ def _fired(found: History, step: Fired) -> str:
     rows = (
         ""
         if step.rows is None
+        else ", with as many rows as before"
+        if step.rows == 0 and step.changes
         else f", with {many(step.rows, 'new row')}"
         if step.rows >= 0
         else f", with {many(-step.rows, 'row')} less"
@@ -190,8 +210,22 @@ def _missed(found: History, step: Missed) -> str:
             far += f", {_span(found, step.beyond)} more than the allowed lateness"
         far += "."
     detail = f" ({step.detail})" if step.detail else ""
-    window = _of(found, step) or "the window"
+    window = _missed_windows(found, step)
     return f"Late: {time} is not in {window}, as `{step.reason}`{detail}.{far}"
+
+
+_NAMED = 2
+"""How many windows that a row missed a sentence names."""
+
+
+def _missed_windows(found: History, step: Missed) -> str:
+    if len(step.windows) <= 1:
+        return _of(found, step) or "the window"
+    names = [bounds_text(found, bounds) for bounds in step.windows[:_NAMED]]
+    more = len(step.windows) - _NAMED
+    return ", ".join(names[:-1] if not more else names) + (
+        f" or {many(more, 'other window')}" if more else f" or {names[-1]}"
+    )
 
 
 def open_text(found: History, window: OpenWindow) -> str:

@@ -16,8 +16,9 @@ from tidegate.instants import MAX, MIN, Instant, instant
 from tidegate.kernel.frame import repeat, to_arrow
 from tidegate.operators.aggregate.operator import WindowedAggregate
 from tidegate.operators.history.facts import Bounds, Contribution, Fired, History
-from tidegate.operators.history.history import Recorded, count_column, history
-from tidegate.operators.history.open_windows import open_windows
+from tidegate.operators.history.history import Recorded, count_column, history, widened
+from tidegate.operators.history.open_windows import elsewhere, open_windows
+from tidegate.operators.history.question import typed_range
 from tidegate.operators.history.rows import BATCH, Selection, check_panes
 from tidegate.spark.checkpoint import open_checkpoint, tidegate_folder
 from tidegate.spark.query.metadata import QueryMetadata, read_metadata
@@ -80,19 +81,20 @@ class QueryHistory:
     ) -> History:
         """The history of a key and window of an operator, by default the last one."""
         state, notes = self._state(operator)
-        asked = Selection.of(
-            key, self._key_names(state, operator), _position(start), _position(end)
-        )
-        found = self._held(state, operator, asked)
+        low, high = map(_position, typed_range(start, end))
+        asked = Selection.of(key, self._key_names(state, operator), low, high)
         is_last = state is None or operator in {-1, len(state.specs) - 1}
         panes = self._rows(PANES, asked, notes) if is_last else pa.table({})
+        spec: Any = None if state is None else state.spec(operator)
+        wide = widened(asked, spec, panes)
+        found = self._held(state, operator, wide)
         if not is_last:
             notes.append("the panes of this operator feed the next one and are not written")
         late = self._rows(LATE, asked, notes)
         recorded = dataclasses.replace(
             found, panes=self._numbered(panes), late=self._numbered(late), notes=tuple(notes)
         )
-        counted = [*self._contributions(operator, recorded, asked, notes)]
+        counted = [*self._contributions(operator, recorded, wide, notes)]
         recorded = dataclasses.replace(recorded, contributions=counted, notes=tuple(notes))
         return history(recorded, asked)
 
@@ -147,11 +149,14 @@ class QueryHistory:
             return Recorded(empty, empty, spec)
         last = max(bound, key=lambda one: one.progress.now)
         watermark = last.progress.watermark
+        held = open_windows(bound, asked)
         return Recorded(
             empty,
             empty,
             last.spec,
-            open=open_windows(bound, asked),
+            open=held,
+            open_elsewhere=elsewhere(bound, asked, held),
+            has_ended=watermark == MAX,
             watermark=None if watermark in {MIN, MAX} else watermark,
             late_time=_time_of(state),
             now=last.progress.now,
