@@ -12,6 +12,7 @@ import tidegate as tg
 from tidegate.cli import main
 from tidegate.pipeline import PipelineFileError, load
 from tidegate.spark.query.metadata import QueryMetadata, create_metadata
+from tidegate.spark.query.start import check_arguments
 from tidegate.spark.sinks.base import SinkTarget
 from tidegate.spark.tasks.shards import ShardLayout
 
@@ -85,6 +86,16 @@ def test_all_missing_columns_are_reported_at_once(folder: Path):
         ({"time": "price"}, "line 3, column 16", "price"),
         ({"more": 'schema: "user strng, ts timestamp"'}, "line 2, column 48", "'strng'"),
         ({"to": "parquet(out/late)"}, "line 6, column 38", "write to the same folder"),
+        ({"to": "parquet(out/../out/ck)"}, "line 6, column 13", "the folder of the checkpoint"),
+        ({"late": "parquet(clicks)"}, "line 6, column 39", "writes to the folder of an input"),
+        ({"checkpoint": "clicks"}, "line 6, column 70", "is the folder of an input"),
+        ({"spent": "sum(price), user: count"}, "line 5, column 42", "both key columns and"),
+        ({"spent": "sum(price), time: count"}, "line 5, column 42", "are reserved for columns"),
+        (
+            {"spent": "{sum: price}"},
+            "line 5, column 30",
+            "Hint: an aggregate is a call, `sum(price)`",
+        ),
         ({"checkpoint": "p.yaml/ck"}, "line 6, column", "p.yaml"),
     ],
 )
@@ -189,3 +200,28 @@ def test_kafka_and_rate_have_columns_of_their_own(folder: Path):
     (folder / "p.yaml").write_text(text.replace("sum(price)", "sum(valu)"))
     with pytest.raises(PipelineFileError, match="did you mean `value`"):
         load(folder / "p.yaml").check()
+
+
+def test_a_missing_input_hides_no_mistake_in_the_stream(folder: Path):
+    file = folder / "p.yaml"
+    lines = FILE.format(**RIGHT).replace("bounded(5 seconds)", "{bounded: 5 potatoes}").splitlines()
+    file.write_text("\n".join(line for line in lines if not line.startswith("input")))
+    with pytest.raises(PipelineFileError) as refused:
+        load(file)
+    assert [problem.hint for problem in refused.value.problems] == [
+        "for instance `input: {type: parquet, folder: data}`",
+        "a watermark is a call, `bounded(5 potatoes)`",
+    ]
+
+
+def test_outputs_of_write_have_folders_of_their_own(folder: Path):
+    one = tg.sinks.parquet(str(folder / "out"))
+    with pytest.raises(tg.SpecError, match="`write` has 2 wrong arguments") as refused:
+        check_arguments(
+            sinks={"to": one, "late": tg.sinks.parquet(f"file://{folder}/out/"), "metrics": None},
+            checkpoint=folder / "out",
+            trigger=None,
+            shards=None,
+            name=None,
+        )
+    assert f"`to` writes to the folder of the checkpoint, `{folder}/out`" in str(refused.value)

@@ -261,9 +261,20 @@ class _Checker:
         self.sinks(spec, output, NEW_QUERY if known is None else known.query)
 
     def sinks(self, spec: AggregateSpec, output: PipelineOutput, query: str) -> None:
-        from tidegate.spark.sinks.base import SinkTarget
+        from tidegate.spark.sinks.base import SinkTarget, shared_folders
 
-        folders: dict[str, str] = {}
+        used = [("the checkpoint", output.checkpoint)]
+        sources = [one.source for one in self.read.inputs]
+        folders = [one.folder for one in sources if isinstance(one, FileInput)]
+        used += [("an input", folder) for folder in folders]
+        for name, problem in shared_folders(output.sinks, used):
+            self.problems.add(self.part("write", name), problem)
+        if output.checkpoint in folders:
+            where, what = (
+                self.part("write", "checkpoint"),
+                "the checkpoint is the folder of an input",
+            )
+            self.problems.add(where, what, "use another folder")
         for name, sink in output.sinks.items():
             where = self.part("write", name)
             schema = self.panes if name == "to" and self.panes is not None else pa.schema([])
@@ -274,13 +285,6 @@ class _Checker:
             folder = getattr(sink, "folder", None)
             if isinstance(folder, str):
                 self.writable(folder, where)
-                other = folders.setdefault(folder, name)
-                if other != name:
-                    self.problems.add(
-                        where,
-                        f"`{name}` and `{other}` write to the same folder",
-                        "one folder for each output",
-                    )
                 if "://" not in folder and (name != "to" or self.panes is not None):
                     # Servers and object stores are asked at the start.
                     self.tried(where, sink.check, target)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,8 +35,13 @@ class Call:
     named: Mapping[str, Part] = field(default_factory=dict)
 
 
-def read_call(part: Part, what: str, problems: Diagnostics) -> Call | None:
-    """The call that a part describes; None, with a problem, if it is not a call."""
+def read_call(
+    part: Part, what: str, problems: Diagnostics, known: Iterable[str] = ()
+) -> Call | None:
+    """The call that a part describes; None, with a problem, if it is not a call.
+
+    `known`: the names of functions that a hint may suggest.
+    """
     if isinstance(part.value, str):
         return _of_text(part, what, problems)
     if not part.is_mapping:
@@ -49,7 +54,9 @@ def read_call(part: Part, what: str, problems: Diagnostics) -> Call | None:
     name = part.value.get("type", part.value.get("kind"))
     if name is None or not isinstance(name.value, str):
         problems.add(
-            part if name is None else name, f"{what} needs a `type`", "name one: `type: name`"
+            part if name is None else name,
+            f"{what} needs a `type`",
+            _typed(part.value, what, known),
         )
         return None
     return Call(
@@ -57,6 +64,15 @@ def read_call(part: Part, what: str, problems: Diagnostics) -> Call | None:
         name.value,
         named={word: value for word, value in part.value.items() if value is not name},
     )
+
+
+def _typed(words: Mapping[str, Part], what: str, known: Iterable[str]) -> str:
+    """How to name the type of a mapping, for a reader who began with `name: argument`."""
+    name, part = next(iter(words.items()), ("", Part(None, (0, 0))))
+    if name not in known:
+        return "name one: `type: name`"
+    is_plain = not part.is_mapping and not isinstance(part.value, list)
+    return f"{what} is a call, `{name}({part.shown() if is_plain else '...'})`"
 
 
 def make(call: Call, makers: Mapping[str, Maker], what: str, problems: Diagnostics) -> Any:

@@ -164,7 +164,7 @@ class _PipelineParser:
         parts = self.section(root, "a part of a pipeline", PARTS)
         given = self.inputs(parts, root)
         verbs = self.windowing(parts, root)
-        computed = self.aggregates(parts, root)
+        computed = self.aggregates(parts, root, given)
         output = self.output(parts, root)
         words = self.session(parts)
         title = self.text(parts["name"], "`name`") if "name" in parts else name
@@ -218,12 +218,12 @@ class _PipelineParser:
             return None
         return found
 
-    def text(self, part: Part, what: str) -> str | None:
+    def text(self, part: Part, what: str, hint: str = "") -> str | None:
         if not isinstance(part.value, str) or not part.value.strip():
             self.problems.add(
                 part,
                 f"{what} must be a string, got {_kind(part)}",
-                "put it in quotes" if isinstance(part.value, int | float) else "",
+                "put it in quotes" if isinstance(part.value, int | float) else hint,
             )
             return None
         return part.value
@@ -239,7 +239,7 @@ class _PipelineParser:
         return part.value is True
 
     def made(self, part: Part, makers: Mapping[str, Maker], what: str) -> Any:
-        call = read_call(part, what, self.problems)
+        call = read_call(part, what, self.problems, makers)
         return (
             None if call is None else make(self.placed(call, makers), makers, what, self.problems)
         )
@@ -280,16 +280,17 @@ class _PipelineParser:
                 "list all of them in `inputs`",
             )
         given = parts.get("input", parts.get("inputs"))
+        shared = (
+            self.section(parts["stream"], "a key of `stream`", STREAM) if "stream" in parts else {}
+        )
         if given is None or not given.value:
             self.problems.add(
                 root if given is None else given,
                 "the pipeline needs `input`",
                 "for instance `input: {type: parquet, folder: data}`",
             )
+            self.stream(shared)
             return []
-        shared = (
-            self.section(parts["stream"], "a key of `stream`", STREAM) if "stream" in parts else {}
-        )
         items = given.value if isinstance(given.value, list) else [given]
         return [made for item in items if (made := self.input(item, shared)) is not None]
 
@@ -359,7 +360,8 @@ class _PipelineParser:
         given = self.need(parts, "window", root, "for instance `window: tumbling(1 minute)`")
         window = None if given is None else self.made(given, WINDOWS, "a window")
         verbs: list[tuple[Part, Any]] = []
-        if "trigger" in parts and (text := self.text(parts["trigger"], "`trigger`")) is not None:
+        shown = "for instance `AfterWatermark(early=AfterCount(2))`"
+        if "trigger" in parts and (text := self.text(parts["trigger"], "`trigger`", shown)):
             verbs.append((parts["trigger"], lambda windowed: windowed.trigger(text)))
         if "mode" in parts and (mode := self.text(parts["mode"], "`mode`")) is not None:
             if mode in MODES:
@@ -396,17 +398,19 @@ class _PipelineParser:
             verbs if given is None else [(given, lambda streamed: streamed.window(window)), *verbs]
         )
 
-    def attempt(self, part: Part, action: Callable[..., Any], *given: Any) -> Any:
+    def attempt(self, part: Part, action: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """The result of an API call; its error becomes a problem of the part."""
         try:
-            return action(*given)
+            return action(*given, **named)
         except (SpecError, TypeError) as error:
             self.problems.add(
                 guilty(part, part.value if part.is_mapping else {}, str(error)), str(error)
             )
             return None
 
-    def aggregates(self, parts: Mapping[str, Part], root: Part) -> dict[str, Any]:
+    def aggregates(
+        self, parts: Mapping[str, Part], root: Part, inputs: Sequence[PipelineInput]
+    ) -> dict[str, Any]:
         given = self.need(
             parts, "aggregate", root, "for instance `aggregate: {n: count, total: sum(price)}`"
         )
@@ -422,9 +426,15 @@ class _PipelineParser:
         found = {
             name: self.made(part, AGGREGATES, "an aggregate") for name, part in given.value.items()
         }
-        right = {name: aggregate for name, aggregate in found.items() if aggregate is not None}
-        if right or not found:
-            self.attempt(given, lambda: _any_stream().aggregate(**right))
+        if not found:
+            self.attempt(given, _any_stream().aggregate)
+        keys = {name for one in inputs for name in one.stream.get("key", ())}
+        for name, aggregate in found.items():
+            if aggregate is not None:
+                tried = _in_any_window(stream(time="time", key=(name,) if name in keys else ()))
+                place = Part(None, given.value[name].key or given.place)
+                if self.attempt(place, tried.aggregate, **{name: aggregate}) is None:
+                    found[name] = None
         return found
 
     def spec(

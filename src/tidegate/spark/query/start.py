@@ -45,7 +45,7 @@ from tidegate.spark.query.settings import (
     spark_settings,
 )
 from tidegate.spark.sinks import parquet
-from tidegate.spark.sinks.base import PANE_ID, Sink, SinkTarget
+from tidegate.spark.sinks.base import PANE_ID, Sink, SinkTarget, shared_folders
 from tidegate.spark.sinks.noop import WarnDropped
 from tidegate.spark.tasks.chain import check_migration
 from tidegate.spark.tasks.shards import ShardLayout
@@ -182,6 +182,10 @@ def check_arguments(
             f"`checkpoint` is the path of a folder, got {checkpoint!r}. Hint:"
             " checkpoint='out/checkpoint'"
         )
+    else:
+        used = [] if checkpoint is None else [("the checkpoint", os.fspath(checkpoint))]
+        right = {argument: sink for argument, sink in sinks.items() if isinstance(sink, Sink)}
+        found += [problem for _, problem in shared_folders(right, used)]
     if shards is not None and (
         isinstance(shards, bool) or not isinstance(shards, int) or shards < 1
     ):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,35 @@ class Sink:
     def place(self) -> dict[str, str]:
         """Where its rows are, for `read_rows`: a kind, and a path or name without secrets."""
         return {"kind": type(self).__name__.lower()}
+
+
+def shared_folders(
+    sinks: Mapping[str, Sink], used: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """The sinks whose folder has another use, by argument, each with the problem.
+
+    `used`: other folders of the query, each after what it is.
+    """
+    known = {_resolved(folder): use for use, folder in used}
+    for name, sink in sinks.items():
+        place = sink.place()
+        if place["kind"] not in {"parquet", "delta"}:
+            continue
+        use = known.setdefault(_resolved(place["path"]), name)
+        if use != name:
+            what = (
+                f"`{name}` and `{use}` write to the same folder, `{place['path']}`. Hint: one"
+                " folder for each output"
+                if use in sinks
+                else f"`{name}` writes to the folder of {use}, `{place['path']}`. Hint: use"
+                " another folder"
+            )
+            yield name, what
+
+
+def _resolved(folder: str) -> str:
+    local = folder.removeprefix("file://").removeprefix("file:")
+    return folder.rstrip("/") if "://" in local else os.path.realpath(local)
 
 
 class TaskSink(Sink, ABC):
