@@ -24,5 +24,7 @@ def test_rows_from_the_future_are_logged_once_per_minute_with_their_number(caplo
         assert len(caplog.messages) == 1
         op.add_messages([{"ts": 7 * MINUTE}], now=2 * MINUTE)
     first, second = caplog.messages
-    assert "2 row(s) are more than 1 minute ahead of the clock, up to 1970-01-01T00:09:00Z" in first
-    assert "4 row(s)" in second
+    assert first.startswith(
+        "2 rows more than 1 minute ahead of the clock, up to 1970-01-01T00:09:00Z,"
+    )
+    assert second.startswith("4 rows more than")

@@ -151,7 +151,7 @@ def test_messages_and_windows_of_a_side_can_be_looked_at():
     ]
     assert join.get_windows("left", key={"id": 2})[0]["count"] == 1
     assert join.get_messages("right").column_names == ["at", "id", "cost"]
-    with pytest.raises(InputError, match="does not fit"):
+    with pytest.raises(InputError, match="is of type int64, got 'one'"):
         join.get_messages("left", key="one")
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
+from tidegate.embedded.feed import OperatorFeed
 from tidegate.operators.aggregate.migration import changes
 from tidegate.spark.query.progress import Progress
 
@@ -74,6 +75,7 @@ def test_the_progress_of_a_batch_has_a_short_repr():
         (lambda: tg.cumulative("1 minute", "7 minutes"), "got step 7 minutes and size 1 minute"),
         (lambda: tg.cumulative(1, 7, axis="offset"), "got step 7 and size 1"),
         (lambda: tg.evict_time("-1 minute"), "got -1 minute"),
+        (lambda: tg.rows(left="-1 minute"), "got -1 minute"),
     ],
 )
 def test_errors_have_durations_in_the_units_of_a_reader(wrong: Any, text: str):
@@ -207,3 +209,47 @@ def test_a_changed_specification_is_shown_in_the_units_of_a_reader():
     ):
         assert shown in text
     assert "60000000" not in text
+
+
+def joined_rows() -> tg.EmbeddedJoin:
+    op = joined().embedded(now=START)
+    op.add(left=messages(1), right=messages(2), now=START + dt.timedelta(seconds=3))
+    return op
+
+
+def test_joins_are_shown_and_plotted(capsys: pytest.CaptureFixture[str]):
+    op = joined_rows()
+    joined().show(of=op)
+    assert "2026-03-01" in capsys.readouterr().out
+    assert op.get_result().panes.num_rows, "they are still there"
+    assert repr(op.plot()).endswith(", 1 moment). Hint: .save('panes.html')")
+    with pytest.raises(tg.InputError, match="messages of a join have a side"):
+        joined().show(of=messages(1))
+    with pytest.raises(tg.InputError, match="a join has no windows with a history"):
+        op.why("a")
+
+
+def test_the_feed_of_a_join_says_that_it_has_no_histories():
+    feed = OperatorFeed(joined_rows())
+    assert len(feed.read().moments) == 1
+    with pytest.raises(tg.InputError, match="a join has no windows with a history"):
+        feed.why("a", "")
+
+
+def test_retention_is_explained_in_words():
+    windowed = tg.stream(time="ts").window(tg.tumbling("1 minute"))
+    kept = windowed.retain(time="1 hour", windows=1, bytes=3 << 20).aggregate(n=tg.count())
+    assert kept.explain().splitlines()[-1] == (
+        "Past windows can be read, within retention (1 hour behind the newest, 1 window of a key,"
+        " 3.0 MiB)."
+    )
+
+
+def test_only_what_has_a_status_has_metrics():
+    with pytest.raises(tg.InputError, match="those of queries and embedded operators, got 5"):
+        tg.serve_metrics(5, port=0)
+
+
+def test_a_folder_is_a_path():
+    with pytest.raises(tg.SpecError, match="needs the path of a folder, got 5"):
+        tg.sinks.parquet(5)

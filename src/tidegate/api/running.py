@@ -53,6 +53,16 @@ class Pipeline(Generic[Spec]):
     def _repr_html_(self) -> str:
         return fields_html(type(self).__name__, fields(self.spec))
 
+    def show(self, n: int = 20, *, of: Any = None) -> None:
+        """Print the first `n` rows of the output and late rows as a text table.
+
+        `of`: messages, which run embedded; the results of an embedded operator, or the operator; a
+        sink, or the folder of one. Default: the pipeline itself, over its batch DataFrame.
+        """
+        from tidegate.api.showing import results_of
+
+        results_of(self, of).show(n)
+
     def checked(self) -> Self:
         """The pipeline itself; raises `SpecError` if its chain of operators has no answer."""
         _composed(self, feeds=True)

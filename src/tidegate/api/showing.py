@@ -10,21 +10,24 @@ import pyarrow as pa
 
 from tidegate.embedded.feed import OperatorFeed
 from tidegate.embedded.operator import EmbeddedOperator
+from tidegate.embedded.visible import VisibleOperator
 from tidegate.errors import InputError
 from tidegate.operators.results import Results
 from tidegate.page.feed import Moment, moments
+from tidegate.spec.join import JoinSpec
 
 if TYPE_CHECKING:
+    from tidegate.api.running import Pipeline
     from tidegate.api.streams import Panes
 
 _BATCH = "batch"
 
 
-def results_of(panes: Panes, of: Any) -> Results:
+def results_of(panes: Pipeline[Any], of: Any) -> Results:
     """The panes and late rows of `of`; without it, those of the pipeline over its batch source."""
     if isinstance(of, Results):
         return of
-    if isinstance(of, EmbeddedOperator):
+    if isinstance(of, VisibleOperator):
         # The results stay where they are, for the program to fetch.
         return of.recorded()
     if of is None:
@@ -62,16 +65,21 @@ def moments_of(panes: Panes, of: Any) -> tuple[list[Moment], bool]:
     return shown, ticks
 
 
-def _run(panes: Panes, messages: Any) -> EmbeddedOperator:
+def _run(panes: Any, messages: Any) -> EmbeddedOperator:
     """The pipeline over messages, as one delivery or as the deliveries that an iterator yields."""
-    operator = panes.embedded()
+    if isinstance(panes.spec, JoinSpec):
+        raise InputError(
+            "messages of a join have a side. Hint: pass the embedded join, after `add(left=...,"
+            " right=...)`, or its results as `of`"
+        )
+    operator: EmbeddedOperator = panes.embedded()
     for delivery in messages if isinstance(messages, Iterator) else [messages]:
         operator.add_messages(delivery)
     operator.finish()
     return operator
 
 
-def _batch_results(panes: Panes) -> Results:
+def _batch_results(panes: Pipeline[Any]) -> Results:
     from tidegate.api.running import has_source
 
     if not has_source(panes):

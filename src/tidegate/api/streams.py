@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidegate.api.running import Pipeline, has_source
-from tidegate.api.showing import moments_of, results_of
+from tidegate.api.showing import moments_of
 from tidegate.embedded.base import Consumer
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.embedded.recording import DEFAULT_BYTES
@@ -354,14 +354,6 @@ class Panes(Pipeline[AggregateSpec]):
     def explain(self) -> str:
         """The aggregation as text: what it reads, when panes fire, and when state is freed."""
         return described_aggregate(self.spec)
-
-    def show(self, n: int = 20, *, of: Any = None) -> None:
-        """Print the first `n` panes and late rows as a text table.
-
-        `of`: messages, which run embedded; the results of an embedded operator, or the operator; a
-        sink, or the folder of one. Default: the pipeline itself, over its batch DataFrame.
-        """
-        results_of(self, of).show(n)
 
     def plot(self, of: Any = None, *, path: str | os.PathLike[str] | None = None) -> Picture:
         """The plot of event time against processing time: panes by timing, watermark, late rows.

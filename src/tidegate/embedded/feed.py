@@ -14,6 +14,7 @@ from tidegate.operators.history.facts import History
 from tidegate.operators.history.question import question
 from tidegate.operators.status import QueryStatus
 from tidegate.page.feed import Moment, Reading, bars, moments
+from tidegate.spec.join import JoinSpec
 
 
 class Recorded(Protocol):
@@ -65,6 +66,8 @@ class OperatorFeed:
 
     def why(self, key: str, window: str) -> History:
         """The history of a key and window."""
+        if isinstance(self._operator.operator.spec, JoinSpec):
+            return self._operator.why()
         names = self._operator.operator.spec.inputs[0].key
         schema = getattr(self._operator.operator, "schema", None)
         known = pa.schema(

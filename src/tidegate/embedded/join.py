@@ -7,12 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.embedded.base import Consumer, EmbeddedBase
+from tidegate.embedded.base import Consumer
 from tidegate.embedded.exclusive import exclusive
 from tidegate.embedded.result_queue import Downstream
+from tidegate.embedded.visible import VisibleOperator
+from tidegate.errors import InputError
 from tidegate.instants import Instant
 from tidegate.operators.explain.facts import Explanation
 from tidegate.operators.explain.join import described, explain_join
+from tidegate.operators.history.facts import History
 from tidegate.operators.inspection.join import JoinInspection
 from tidegate.operators.join.operator import WindowedJoin
 from tidegate.spec.join import SIDES, JoinSpec
@@ -21,7 +24,7 @@ from tidegate.state.store import Store
 
 
 @exclusive
-class EmbeddedJoin(JoinInspection, EmbeddedBase):
+class EmbeddedJoin(JoinInspection, VisibleOperator):
     """One join in this process; its inputs are "left" and "right", or 0 and 1.
 
     The inputs of a union have numbers, those of a merge names: the left ones come first.
@@ -74,3 +77,15 @@ class EmbeddedJoin(JoinInspection, EmbeddedBase):
     def explain_watermark(self) -> Explanation:
         """Why there is no output: what holds a watermark back, and how many rows wait for one."""
         return explain_join(self.operator, **self._runtime_facts())
+
+    def why(
+        self,
+        key: object = None,  # noqa: ARG002 - as for windows
+        start: Instant | None = None,  # noqa: ARG002
+        end: Instant | None = None,  # noqa: ARG002
+    ) -> History:
+        """Raises `InputError`: the rows of a join are in no window with a history."""
+        raise InputError(
+            "a join has no windows with a history. Hint: `get_messages` shows its rows, `why` of an"
+            " aggregate behind it the history of its windows"
+        )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tidegate.embedded.base import Consumer, EmbeddedBase
+from tidegate.embedded.base import Consumer
 from tidegate.embedded.exclusive import exclusive
-from tidegate.embedded.feed import OperatorFeed
-from tidegate.embedded.recording import DEFAULT_BYTES, Recording
+from tidegate.embedded.recording import DEFAULT_BYTES
 from tidegate.embedded.result_queue import Downstream
+from tidegate.embedded.visible import VisibleOperator
 from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, Instant
 from tidegate.operators.aggregate.operator import WindowedAggregate
@@ -26,16 +25,9 @@ from tidegate.operators.ingest.computed_columns import arriving_table
 from tidegate.operators.ingest.delivery import Arrival
 from tidegate.operators.ingest.python_rows import to_table
 from tidegate.operators.inspection.aggregate import AggregateInspection
-from tidegate.operators.output import Output
-from tidegate.operators.results import Results
-from tidegate.page import picture, serve
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.watermarks import Explicit
 from tidegate.state.store import Store
-
-if TYPE_CHECKING:
-    from tidegate.page.picture import Picture
-    from tidegate.page.server import Page
 
 _BUFFER = 1024
 """Maximum number of single messages that are buffered."""
@@ -44,7 +36,7 @@ _BUFFER_SPAN = 100_000
 
 
 @exclusive
-class EmbeddedOperator(AggregateInspection, EmbeddedBase):
+class EmbeddedOperator(AggregateInspection, VisibleOperator):
     """One windowed aggregate in this process."""
 
     operator: WindowedAggregate
@@ -131,34 +123,6 @@ class EmbeddedOperator(AggregateInspection, EmbeddedBase):
             ),
             asked,
         )
-
-    def ui(self, *, port: int = 0) -> Page:
-        """Start the live page of the operator on this machine, and return it.
-
-        Print it or its `url` to see the address; `stop` ends it. Its address has a token.
-        """
-        return serve(OperatorFeed(self), port=port)
-
-    def plot(self, *, path: str | os.PathLike[str] | None = None) -> Picture:
-        """The plot of event time against processing time, of the recent input and output.
-
-        A notebook shows it. `path`: an HTML file that it is written to.
-        """
-        self._drain()
-        return picture(OperatorFeed(self).moments(), self.operator.ticks, repr(self), path)
-
-    def recorded(self) -> Results:
-        """The recent panes and late rows with the number of their call, which stay to be fetched.
-
-        It covers what the operator keeps in memory; see `history` of `Panes.embedded`.
-        """
-        self._drain()
-        return self._recording.tables(self.operator.renderer().render(Output()))
-
-    @property
-    def recording(self) -> Recording:
-        """The recent input and output, kept for `why` and `plot`."""
-        return self._recording
 
     def add_message(
         self, message: Mapping[str, Any], *, now: Instant | None = None, input: int | str = 0

@@ -33,6 +33,12 @@ class MetricsServer:
             ) from None
         if not observed:
             raise InputError("nothing to serve. Hint: serve_metrics(query)")
+        wrong = next((one for one in observed if not hasattr(one, "status")), None)
+        if wrong is not None:
+            raise InputError(
+                f"metrics are those of queries and embedded operators, got {wrong!r}. Hint:"
+                " serve_metrics(query)"
+            )
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collector(observed))
         try:

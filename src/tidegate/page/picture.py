@@ -13,6 +13,7 @@ from tidegate.html import escaped
 from tidegate.page.feed import Moment, Reading
 from tidegate.page.plot import TimePlot
 from tidegate.page.timeline import Timeline
+from tidegate.units import many
 
 _HEIGHT = 620
 _UNUSED = ("bokeh-gl", "bokeh-widgets", "bokeh-tables", "bokeh-mathjax")
@@ -35,7 +36,8 @@ class Picture:
         """The figure of Bokeh, for changes."""
 
     def __repr__(self) -> str:
-        return f"Picture({self.title!r}, {self._moments} moments). Hint: .save('panes.html')"
+        shown = many(self._moments, "moment")
+        return f"Picture({self.title!r}, {shown}). Hint: .save('panes.html')"
 
     def html(self) -> str:
         """The document, with all that it needs inside."""

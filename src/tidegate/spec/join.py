@@ -129,7 +129,8 @@ class Rows:
             if span is not None and (span <= 0 or size is not None):
                 raise SpecError(
                     f"the {name} window of `rows` is a number of messages or a duration above 0,"
-                    f" got {size!r} and {span!r}. Hint: tg.rows(left=3, right='2 minutes')"
+                    f" got {format_duration(span) if size is None else f'{size!r} and a duration'}."
+                    " Hint: tg.rows(left=3, right='2 minutes')"
                 )
         if self.left_time is not None and self.right_time is not None:
             raise SpecError(

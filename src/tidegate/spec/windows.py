@@ -175,9 +175,10 @@ class Session(Window):
 
     def __post_init__(self) -> None:
         if (self.gap is None) == (self.gap_column is None):
+            both = "both" if self.gap is not None else "neither"
             raise SpecError(
-                f"session takes either `gap` or `gap_column`, got gap={self.gap!r} and"
-                f" gap_column={self.gap_column!r}. Hint: pass one"
+                f"session takes either `gap` or `gap_column`, got {both}. Hint:"
+                " tg.session('10 seconds')"
             )
         if self.gap is not None:
             _positive("session", self.axis, gap=self.gap)

@@ -7,12 +7,12 @@ from typing import Any
 
 from tidegate.instants import MAX, format_duration
 from tidegate.spec.join import JoinSpec, Upstream
-from tidegate.spec.operator import AggregateSpec, Input
+from tidegate.spec.operator import AggregateSpec, Input, Retention
 from tidegate.spec.short_repr import short_repr
 from tidegate.spec.triggers import AfterWatermark, Policy
 from tidegate.spec.watermarks import Watermarks
 from tidegate.spec.windows import Axis
-from tidegate.units import many
+from tidegate.units import byte_size, many
 
 _BOUNDS = {"within": ("before", "after"), "as_of": ("tolerance",)}
 """Time bounds of a join that are shown."""
@@ -112,7 +112,8 @@ def described_aggregate(spec: AggregateSpec) -> str:
     columns = ", ".join(f"{name} = {short_repr(one)}" for name, one in spec.aggregates)
     lines.append(f"Columns: {columns}.")
     if spec.retention:
-        lines.append(f"Past windows are kept and can be read: {spec.retention}.")
+        bounds = ", ".join(retention_bounds(spec.retention))
+        lines.append(f"Past windows can be read, within retention ({bounds}).")
     return "\n".join(lines)
 
 
@@ -175,6 +176,16 @@ def _late(spec: AggregateSpec) -> str:
         f"Late rows: accepted up to {_lateness(spec)} behind the watermark, later ones go to"
         " `late`; a window is freed when the watermark is that far beyond its end."
     )
+
+
+def retention_bounds(kept: Retention) -> list[str]:
+    """The bounds of retention in words."""
+    return [
+        *([] if kept.time is None else [f"{format_duration(kept.time)} behind the newest"]),
+        *([] if kept.windows is None else [f"{many(kept.windows, 'window')} of a key"]),
+        *([] if kept.messages is None else [f"{many(kept.messages, 'message')} of a key"]),
+        *([] if kept.bytes is None else [byte_size(kept.bytes)]),
+    ]
 
 
 def _lateness(spec: AggregateSpec) -> str:

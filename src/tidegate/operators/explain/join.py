@@ -8,6 +8,7 @@ from typing import Any
 
 from tidegate.instants import MAX, MIN, format_duration, saturating_add
 from tidegate.kernel.storage.layout import LARGE_WINDOW
+from tidegate.operators.explain.brief import retention_bounds
 from tidegate.operators.explain.explanation import explain_inputs
 from tidegate.operators.explain.facts import Explanation, time_text
 from tidegate.operators.explain.wording import verb
@@ -25,7 +26,7 @@ from tidegate.spec.windows import (
     Tumbling,
     Window,
 )
-from tidegate.units import byte_size, many
+from tidegate.units import many
 
 _KINDS = {
     "inner": "an inner join: pairs only",
@@ -152,7 +153,7 @@ _UNBOUNDED = "no bound frees them; give `retain(...)` to bound the state"
 
 def _freed(spec: JoinSpec, side: int) -> str:
     """When rows of a side are dropped, and with retention how long they match."""
-    bounds = _retention(spec)
+    bounds = retention_bounds(spec.retention)
     if not bounds:
         return f"{_useful(spec, side)}."
     kept = f"kept within retention ({', '.join(bounds)})"
@@ -199,17 +200,6 @@ def _useful(spec: JoinSpec, side: int) -> str:
             late = format_duration(int(saturating_add(min(known), spec.lateness)))
             return f"kept until the {other} watermark is {late} beyond them"
     return f"kept until the {other} watermark is {late} beyond the end of their last window"
-
-
-def _retention(spec: JoinSpec) -> list[str]:
-    """The bounds of retention."""
-    retention = spec.retention
-    parts = (
-        [] if retention.time is None else [f"{format_duration(retention.time)} behind the newest"]
-    )
-    parts += [] if retention.messages is None else [f"{retention.messages:,} messages of a key"]
-    parts += [] if retention.bytes is None else [byte_size(retention.bytes)]
-    return parts
 
 
 def _padding(spec: JoinSpec) -> list[str]:

@@ -39,6 +39,7 @@ from tidegate.operators.progress import Progress
 from tidegate.spec.operator import Input, Options
 from tidegate.spec.watermarks import Noted, Punctuated
 from tidegate.state.store import Store
+from tidegate.units import many
 
 LOGGER = logging.getLogger(__name__)
 WARN_EVERY = 60_000_000
@@ -238,9 +239,9 @@ class Ingest:
         if not len(ahead) or (self._warned is not None and now - self._warned < WARN_EVERY):
             return
         LOGGER.warning(
-            "%d row(s) are more than %s ahead of the %s, up to %s; they do not advance the"
-            " watermark. Hint: check the clocks of the producers, or set `future_tolerance`",
-            self._unreported,
+            "%s more than %s ahead of the %s, up to %s, did not advance the watermark. Hint: check"
+            " the clocks of the producers, or set `future_tolerance`",
+            many(self._unreported, "row"),
             format_duration(options.future_tolerance),
             options.future_reference,
             format_instant(int(delivery.time[ahead].max())),

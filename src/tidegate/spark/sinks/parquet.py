@@ -197,6 +197,11 @@ def parquet(
             f"the compression of Parquet is one of {', '.join(_COMPRESSIONS)}, got"
             f" {compression!r}. Hint: compression='zstd'"
         )
+    if not isinstance(folder, str | os.PathLike):
+        raise SpecError(
+            f"a parquet sink needs the path of a folder, got {folder!r}. Hint:"
+            " tg.sinks.parquet('out/panes')"
+        )
     return Parquet(_absolute(os.fspath(folder)), compression, allow_deleted, overwrite)
 
 
