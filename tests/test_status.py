@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Iterator
@@ -175,3 +176,44 @@ def test_a_large_state_is_explained_from_its_summary(both: Both, monkeypatch):
     ]
     assert brief.sources == whole.sources
     assert brief.explanation.sentences[:3] == whole.explanation.sentences[:3]
+
+
+def merged() -> tg.EmbeddedOperator:
+    mark = tg.bounded("5 seconds", idle_after="1 minute", partitions=["p", "q"])
+    stream = tg.stream(time="ts", key="user", partition="p", watermark=mark)
+    return stream.window(tg.tumbling("1 minute")).aggregate(n=tg.count()).embedded(now=AT)
+
+
+AT = dt.datetime(2026, 3, 1, 10, tzinfo=dt.UTC)
+
+
+def test_a_status_is_printed_as_lines():
+    op = merged()
+    assert "embedded, running" in str(op.status()), "without a message"
+    op.add_messages([{"user": "a", "ts": AT, "p": "p"}], now=AT)
+    text = str(op.status())
+    for line in (
+        "  none       2026-03-01T10:00:00Z  2026-03-01T10:00:00Z  1             1       40 bytes",
+        "  0      p       active  2026-03-01T09:59:55Z  5 seconds  2026-03-01T10:00:00Z",
+        "  0      q       active  none                             never                 yes",
+        "  in 1 minute: partition `q` becomes idle if it stays silent",
+    ):
+        assert line in text.splitlines(), text
+
+
+def test_the_end_of_the_input_leaves_nothing_to_happen():
+    op = merged()
+    op.add_messages([{"user": "a", "ts": AT, "p": "p"}], now=AT)
+    op.finish()
+    status = op.status()
+    assert [(one.status, one.holds, one.idle_at) for one in status.sources] == [
+        ("ended", False, None)
+    ] * 2
+    assert (status.state, status.happenings) == ("ended", ())
+
+
+def test_positions_off_event_time_are_numbers_in_the_text():
+    stream = tg.stream(time="ts", key="user", offset="o")
+    op = stream.window(tg.tumbling(3, axis="offset")).aggregate(n=tg.count()).embedded(now=AT)
+    op.add_messages([{"ts": AT, "user": "a", "o": n} for n in range(5)], now=AT)
+    assert "  3       6      1" in str(op.status()).splitlines()

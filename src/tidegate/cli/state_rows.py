@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.cli.tables import table
 from tidegate.operators.history.question import parse_key, parse_range
+from tidegate.operators.text_table import aligned
 from tidegate.spark.query.state.query_state import QueryState
 from tidegate.spark.sinks.json_rendering import json_objects, json_values
 from tidegate.spec.join import SIDES, JoinSpec
@@ -49,7 +49,7 @@ def row_lines(tables: Mapping[str, pa.Table]) -> list[str]:
         # Offsets are many and long; `--json` has them.
         columns = [column for column in rows.column_names if column != "offsets"]
         if rows.num_rows:
-            lines += table([columns, *_cells(rows.slice(0, _ROWS).select(columns))])
+            lines += aligned([columns, *_cells(rows.slice(0, _ROWS).select(columns))])
         if rows.num_rows > _ROWS:
             lines.append(f"  and {rows.num_rows - _ROWS} more")
     return lines

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.cli.shutdown import ShutdownRequest, shutdown_requests
 from tidegate.cli.stream_lines import UNITS
-from tidegate.cli.tables import by_number, places, table
+from tidegate.cli.tables import by_number, places
 from tidegate.errors import SpecError, TidegateError
 from tidegate.instants import duration
 from tidegate.kernel.streams.watermarks import StreamMark
+from tidegate.operators.text_table import aligned
 from tidegate.redaction import redacted_lines
 from tidegate.units import many, rounded, when
 
@@ -326,7 +327,7 @@ def _list(options: argparse.Namespace) -> int:
             [name, str(len(one.segments.newest())), str(one.segments.epoch), when(one.created)]
             for name, one in found.items()
         ]
-        print("\n".join(table(rows)) if found else "no streams")
+        print("\n".join(aligned(rows)) if found else "no streams")
     return 0
 
 
@@ -433,12 +434,12 @@ def _marks(options: argparse.Namespace) -> int:
         ]
         for name, one in writers
     ]
-    lines = table(rows) if writers else ["  no writers"]
+    lines = aligned(rows) if writers else ["  no writers"]
     marks = [
         ["watermark", "upper", "cut"],
         *([when(mark.time), when(mark.upper), places(mark.cut)] for mark in newest),
     ]
-    print("\n".join([*lines, "", *(table(marks) if newest else ["  no watermark yet"])]))
+    print("\n".join([*lines, "", *(aligned(marks) if newest else ["  no watermark yet"])]))
     return 0
 
 
@@ -494,7 +495,9 @@ def _show(stream: streams.Stream, *, as_json: bool) -> None:
         else f"{when(newest.time)}, upper {when(newest.upper)}, cut {places(newest.cut)}"
     )
     print(
-        "\n".join([*table(rows), "", f"  tail       {places(tail)}", f"  watermark  {watermark}"]),
+        "\n".join(
+            [*aligned(rows), "", f"  tail       {places(tail)}", f"  watermark  {watermark}"]
+        ),
         flush=True,
     )
 

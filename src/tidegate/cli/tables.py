@@ -1,18 +1,8 @@
-"""Text tables and positions for the output of commands."""
+"""Positions in streams for the output of commands."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table whose first row is the header."""
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    return [
-        "  "
-        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+from collections.abc import Mapping
 
 
 def by_number(position: Mapping[str, int]) -> dict[str, int]:

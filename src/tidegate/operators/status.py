@@ -198,6 +198,11 @@ class QueryStatus:
     def __repr__(self) -> str:
         return f"QueryStatus({', '.join(f'{name} {value}' for name, value in self._brief())})"
 
+    def __str__(self) -> str:
+        from tidegate.operators.status_text import status_text
+
+        return status_text(self)
+
     def _repr_html_(self) -> str:
         explained = self.explanation
         return fields_html("Status", self._brief()) + (
@@ -453,7 +458,7 @@ def _source(found: Explanation, source: SourceFacts, now: int) -> SourceStatus:
         input=source.input,
         key=found.watermark_key,
         name=source.name,
-        status=source.status,
+        status="ended" if found.is_finished else source.status,
         watermark=None if mark is None else _known(mark),
         lag=(
             None
@@ -462,16 +467,17 @@ def _source(found: Explanation, source: SourceFacts, now: int) -> SourceStatus:
         ),
         spoke_at=spoke,
         moved_at=None if mark is None else source.moved_at,
-        idle_since=spoke if source.status == "idle" else None,
-        idle_at=source.idle_at,
-        holds=source.holds,
+        idle_since=spoke if source.status == "idle" and not found.is_finished else None,
+        idle_at=None if found.is_finished else source.idle_at,
+        holds=source.holds and not found.is_finished,
         declared=source.declared,
     )
 
 
 def _happenings(found: Explanation) -> Iterable[Happening]:
     for source in found.sources:
-        if source.idle_at is not None and source.status == "active" and source.idle_at != MAX:
+        is_over = found.is_finished or source.status != "active"
+        if source.idle_at not in {None, MAX} and not is_over:
             name = f"partition `{source.name}`" if source.name else f"input {source.input}"
             yield Happening(f"{name} becomes idle if it stays silent", clock=source.idle_at)
     for window in found.windows:

@@ -13,6 +13,16 @@ _MAX_WIDTH = 40
 _HTML_ROWS = 20
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table whose first row is the header."""
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    return [
+        "  "
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
 def results_text(panes: pa.Table, late: pa.Table, n: int) -> str:
     """Panes and late rows as text, the first `n` of each."""
     lines: list[str] = []
