@@ -91,6 +91,19 @@ def test_a_large_share_of_late_rows_is_a_warning_once():
     ]
 
 
+def test_late_rows_of_a_slow_query_add_up():
+    op, log = operator(), StatusLog()
+    add(op, 600, ("p", 600))
+    log.lines(op.status())
+    for second in range(601, 610):
+        add(op, second, *[("p", 1)] * 10)
+        assert log.lines(op.status()) == [], "too few to speak of a share"
+    add(op, 610, *[("p", 1)] * 10)
+    assert log.lines(op.status()) == [
+        (logging.WARNING, "100% of 100 events went to the late output: 100 very_late")
+    ]
+
+
 def test_a_watermark_that_stands_still_names_who_holds_it():
     op, log = operator(), StatusLog()
     add(op, 0, ("p", 0), ("q", 0))

@@ -34,6 +34,8 @@ class StatusLog:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = Limits() if limits is None else limits
         self._last: QueryStatus | None = None
+        self._counted: QueryStatus | None = None
+        """The status up to which late rows were counted."""
         self._reported_state = 0
         self._is_late = self._is_held = False
 
@@ -48,7 +50,7 @@ class StatusLog:
         before, self._last = self._last, status
         found = [
             *self._sources(before, status),
-            *self._late(before, status),
+            *self._late(status),
             *self._held(status),
             *self._state(status),
         ]
@@ -75,16 +77,20 @@ class StatusLog:
                 text = f"{name} has ended"
             yield logging.INFO, text
 
-    def _late(self, before: QueryStatus | None, status: QueryStatus) -> Iterator[tuple[int, str]]:
-        """The share of late rows, once until it falls again."""
+    def _late(self, status: QueryStatus) -> Iterator[tuple[int, str]]:
+        """The share of late rows among enough events, once until it falls again."""
+        before = self._counted
         if before is None:
+            self._counted = status
             return
         events, late = (
             status.counters.get(name, 0) - before.counters.get(name, 0)
             for name in ("events", "late_rows")
         )
         if events < _LEAST_EVENTS:
+            # Those of a slow query add up.
             return
+        self._counted = status
         was_late, self._is_late = self._is_late, late > self.limits.late_share * events
         if self._is_late and not was_late:
             reasons = ", ".join(
