@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.kernel.frame import constant
-from tidegate.kernel.groups import Groups, present
+from tidegate.kernel.groups import Groups, lexicographic_order, present, sorted_order
 from tidegate.kernel.keys import FIXED, DenseKeys, Identities, RankedKeys
 from tidegate.operators.ingest.delivery import DeliveryReader
 from tidegate.spec.operator import Input
@@ -263,6 +263,22 @@ def test_groups_in_order_take_keys_above_the_signed_range():
 @given(st.lists(st.integers(0, 20)), st.integers(21, 60))
 def test_oracle_present_numbers(numbers, bound):
     assert present(column(numbers), bound).tolist() == sorted(set(numbers))
+
+
+@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(-2, 2))), st.booleans())
+def test_oracle_orders_by_several_columns(pairs, is_long):
+    # Long columns are sorted by their words, and rows that are equal in the first one again.
+    pairs = pairs * (5000 // max(1, len(pairs))) if is_long else pairs
+    high, low = (column([pair[at] for pair in pairs]) for at in (0, 1))
+    for keys in ([high, low], [low, high], [low, low], [low.astype(np.int32), high]):
+        assert (lexicographic_order(keys) == np.lexsort(keys[::-1])).all()
+
+
+@pytest.mark.parametrize("values", [[0, 2**64 - 1], [5, 4], [2**63, 2**63 - 1, 1]])
+def test_unsigned_integers_are_ordered_over_their_whole_range(values):
+    many = column(values * 3000, np.uint64)
+    assert (sorted_order(many) == np.argsort(many, kind="stable")).all()
+    assert sorted_order(np.sort(many)) is None
 
 
 def test_runs_begin_where_they_are_marked():

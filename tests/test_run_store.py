@@ -216,6 +216,19 @@ def test_many_small_puts_move_each_row_a_few_times_only():
     )
 
 
+def test_rows_that_go_at_once_are_not_merged_before():
+    runs = KeyedTable(MemoryStore(), "r", IDENTITY, ("due",), goes_by="due")
+    for window in range(20):
+        runs.put(frame({(k, 0, window): (window, None) for k in range(600)}))
+    assert runs.runs == 20
+    runs.remove(runs.select("due", 17))
+    assert (runs.runs, len(runs)) == (2, 1200)
+    for window in range(20, 120):
+        runs.put(frame({(k, 0, window): (window, None) for k in range(600)}))
+    assert runs.runs < 40, "a lookup searches every run"
+    assert len(runs) == 102 * 600
+
+
 def test_taking_from_nothing_is_an_error():
     nowhere = Places(np.zeros(0, np.int64), np.zeros(0, np.int64))
     with pytest.raises(IndexError, match="no runs"):

@@ -8,7 +8,7 @@ and "last" mean the order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,8 @@ from tidegate.kernel.frame import constant, is_constant
 
 _FEW = 4096
 """Below this many rows, a counting sort does not pay."""
+_BYTES = 8
+"""Integers of this size are sorted by their words."""
 _SMALL = 2**16
 """Up to this many groups, their numbers have 16 bits."""
 _CLOSE = 1024
@@ -97,6 +99,51 @@ def ascending(column: np.ndarray, words: Sequence[int] = (1, 2, 3)) -> np.ndarra
         order = order[np.argsort(parts[:, word][order], kind="stable")]
     found = column[order]
     return order if (found[1:] >= found[:-1]).all() else np.argsort(column, kind="stable")
+
+
+def sorted_order(values: np.ndarray) -> np.ndarray | None:
+    """The stable order of integers of 64 bits; None if they are sorted.
+
+    Values in a narrow range, such as the bounds of windows, differ in few of their words.
+    """
+    if (values[1:] >= values[:-1]).all():
+        return None
+    low = int(values.min())
+    width = (int(values.max()) - low).bit_length()
+    return ascending((values - low).view(np.uint64), range(-(-width // 16)))
+
+
+def lexicographic_order(
+    keys: Sequence[np.ndarray], sort: Callable[[np.ndarray], np.ndarray | None] = sorted_order
+) -> np.ndarray:
+    """The stable order by several columns, the most significant one first.
+
+    `sort` orders the rows by the first one; rows that are equal in it are sorted among themselves.
+    """
+    if len(keys[0]) < _FEW:
+        return np.lexsort(keys[::-1])
+    varying = [key for key in keys if (key[0] != key).any()]
+    if any(key.dtype.kind not in "iu" or key.dtype.itemsize != _BYTES for key in varying):
+        return np.lexsort(keys[::-1])
+    if not varying:
+        return np.arange(len(keys[0]))
+    order = _or_as_is(sort(varying[0]), varying[0])
+    if len(varying) == 1:
+        return order
+    values = varying[0][order]
+    tied = np.zeros(len(order) + 1, bool)
+    np.equal(values[1:], values[:-1], out=tied[1:-1])
+    at = np.flatnonzero(tied[1:] | tied[:-1])
+    rows = order[at]
+    for key in reversed(varying):
+        found = sorted_order(key[rows]) if len(rows) else None
+        rows = rows if found is None else rows[found]
+    order[at] = rows
+    return order
+
+
+def _or_as_is(order: np.ndarray | None, column: np.ndarray) -> np.ndarray:
+    return np.arange(len(column)) if order is None else order
 
 
 def _mostly_different(column: np.ndarray) -> bool:
@@ -301,7 +348,12 @@ class Groups:
     def _extreme(self, pick: np.ufunc, values: np.ndarray) -> np.ndarray:
         if is_constant(values):
             return constant(values[0], self.n)
-        # Any row of a group is a valid start.
-        best = values[self.firsts if "firsts" in vars(self) else self.lasts]
+        if values.dtype.kind in "iu":
+            least = pick is np.minimum
+            bounds = np.iinfo(values.dtype)
+            best = np.full(self.n, bounds.max if least else bounds.min, values.dtype)
+        else:
+            # Any row of a group is a valid start.
+            best = values[self.firsts if "firsts" in vars(self) else self.lasts]
         pick.at(best, self.ids, values)
         return best

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tidegate.kernel.events.event_time import CLASSES
 from tidegate.kernel.frame import Frame, concat_frames, repeat
+from tidegate.kernel.groups import lexicographic_order
 
 TIMINGS = ("early", "on_time", "late")
 EARLY, ON_TIME, LATE = range(3)
@@ -67,7 +68,7 @@ class Output:
         if len(self.panes) < 2:
             return self
         panes = concat_frames(self.panes)
-        order = np.lexsort((panes.ints("start"), panes.ints("end")))
+        order = lexicographic_order([panes.ints("end"), panes.ints("start")])
         return Output([panes.take(order)], self.late)
 
 

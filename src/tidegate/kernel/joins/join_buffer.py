@@ -19,7 +19,7 @@ import numpy as np
 
 from tidegate.instants import MIN
 from tidegate.kernel.frame import Frame, is_constant
-from tidegate.kernel.groups import inverse
+from tidegate.kernel.groups import inverse, lexicographic_order
 from tidegate.kernel.joins.range_matching import NOTHING, Found, Index, Ordered, ordered, pairs
 from tidegate.kernel.storage.layout import LARGE_WINDOW, Layout
 from tidegate.kernel.storage.run_store import Adapt, Places, Run, RunStore
@@ -102,7 +102,7 @@ class JoinBuffer(RunStore):
     def _sort_order(self, frame: Frame) -> np.ndarray:
         if _is_by_fields(self.order, frame):
             return ordered(frame.ints("equal_hash"), frame.ints("position")).order
-        return np.lexsort([frame.ints(name) for name in reversed(self.order)])
+        return lexicographic_order([frame.ints(name) for name in self.order])
 
     def expire(self, horizons: Mapping[str, int]) -> None:
         """Raise horizons: whole runs go at once, single rows once half of their run is gone."""

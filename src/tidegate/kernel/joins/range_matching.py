@@ -14,7 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from tidegate.kernel.frame import is_constant
-from tidegate.kernel.groups import ascending, expand_ranges, lookup, ranked_values
+from tidegate.kernel.groups import (
+    ascending,
+    expand_ranges,
+    lexicographic_order,
+    lookup,
+    ranked_values,
+)
 
 _WORD = 64
 
@@ -58,7 +64,7 @@ def _order(code: np.ndarray, keys: int, at: np.ndarray) -> np.ndarray:
     if width <= _WORD and high - low < 1 << 62:
         word = code.astype(np.uint64) << np.uint64(span) | (at - low).astype(np.uint64)
         return ascending(word, range(-(-width // 16)))
-    return np.lexsort((at, code))
+    return lexicographic_order([code, at])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,14 +23,24 @@ _FAN = 8
 """Runs of one size that are merged: rows of short-lived windows are gone before, and never move."""
 _TOGETHER, _MOVED = 512, 8
 """Up to 512 rows become one run with those that are put, if these are at most 8 times fewer."""
+_MOST = 32
+"""Runs whose rows go at once are not merged while a table has fewer runs than this."""
 
 
 class KeyedTable(RunStore):
     """Rows found by identity; see the module's contract."""
 
     def __init__(
-        self, store: Store, prefix: str, identity: Sequence[str], watch: Sequence[str] = ()
+        self,
+        store: Store,
+        prefix: str,
+        identity: Sequence[str],
+        watch: Sequence[str] = (),
+        *,
+        goes_by: str | None = None,
     ) -> None:
+        """An empty table; `goes_by` is the watched column that decides when a row is removed."""
+        self._goes_by = goes_by
         # A lookup searches every run, so that runs of any size are merged.
         super().__init__(
             store, prefix, identity, watch=watch, full_bytes=None, dense_keys=True, fan=_FAN
@@ -95,6 +105,19 @@ class KeyedTable(RunStore):
         for run in runs:
             self._drop(run)
         self.append(frames[0] if len(frames) == 1 else self._united(frames, live)[0])
+
+    def _is_full(self, group: Sequence[Run]) -> bool:
+        return super()._is_full(group) or (
+            self._goes_by is not None
+            and len(self._runs) < _MOST
+            and group[0].rows > _TOGETHER
+            and self._go_at_once(group, self._goes_by)
+        )
+
+    @staticmethod
+    def _go_at_once(group: Sequence[Run], name: str) -> bool:
+        """Whether all rows are removed at the same time, such as the cells of one window."""
+        return len({bound for run in group for bound in (run.lows[name], run.highs[name])}) == 1
 
     def save(self) -> dict[str, Any]:
         """Write what changed; small runs that the store does not have are written as one."""

@@ -38,7 +38,7 @@ from tidegate.kernel.frame import (
     to_arrow,
     typed,
 )
-from tidegate.kernel.groups import ascending, inverse, present
+from tidegate.kernel.groups import inverse, lexicographic_order, present
 from tidegate.kernel.keys import KeyHasher
 from tidegate.kernel.storage.column_encoding import pack, unpack
 from tidegate.state.store import Store
@@ -55,9 +55,6 @@ _ALWAYS_MERGED = 5
 """The largest size class that is merged even if equal keys are rare: 16,384 to 32,767 rows."""
 _WORTHWHILE = 0.75
 """A merge is worthwhile if it leaves at most this share of the rows."""
-
-_MANY, _WORD = 4096, 8
-"""From this many rows on, 64-bit keys are sorted one by one."""
 
 Adapt = Callable[[Frame], Frame]
 """Converts a frame that was stored under a former specification to the present one."""
@@ -388,8 +385,7 @@ class RunStore:
             return whole.slice(0, 0), rows
         keys = [whole.ints(name)[rows] for name in self.order]
         if not _is_sorted(keys):
-            # A stable sort of NumPy merges sorted parts.
-            rows = rows[_order(keys, lambda key: np.argsort(key, kind="stable"))]
+            rows = rows[lexicographic_order(keys, _merging)]
         return whole if len(rows) == len(whole) and _is_range(rows) else whole.take(rows), rows
 
     def _sort_runs(self) -> None:
@@ -721,7 +717,7 @@ class RunStore:
         keys = [frame.ints(name) for name in self.order]
         if _is_sorted(keys):
             return None
-        return _order(keys)
+        return lexicographic_order(keys)
 
 
 def _range(column: np.ndarray) -> tuple[int, int]:
@@ -731,31 +727,13 @@ def _range(column: np.ndarray) -> tuple[int, int]:
     return int(column.min()), int(column.max())
 
 
-def _by_words(key: np.ndarray) -> np.ndarray:
-    return ascending(key, range(4))
+def _merging(key: np.ndarray) -> np.ndarray:
+    """The stable order; NumPy's stable sort merges sorted parts."""
+    return np.argsort(key, kind="stable")
 
 
 def _is_range(rows: np.ndarray) -> bool:
     return bool((rows[1:] > rows[:-1]).all())
-
-
-def _order(
-    keys: Sequence[np.ndarray], sort: Callable[[np.ndarray], np.ndarray] = _by_words
-) -> np.ndarray:
-    """The stable order by all keys; `sort` gives that of the first one."""
-    varying = [key for key in keys if (key[0] != key).any()]
-    first = varying[0]
-    if len(first) < _MANY or len(varying) == 1 or first.dtype.itemsize != _WORD:
-        return np.lexsort(varying[::-1])
-    # Rows that are equal in the first key are few, and sorted by the others among themselves.
-    order = sort(first)
-    values = first[order]
-    tied = np.zeros(len(order) + 1, bool)
-    np.equal(values[1:], values[:-1], out=tied[1:-1])
-    at = np.flatnonzero(tied[1:] | tied[:-1])
-    rows = order[at]
-    order[at] = rows[np.lexsort([key[rows] for key in varying[::-1]])]
-    return order
 
 
 def _is_sorted(keys: Sequence[np.ndarray]) -> bool:

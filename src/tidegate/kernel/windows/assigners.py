@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from tidegate.errors import InputError, SpecError
 from tidegate.instants import MAX, MIN, clamp, saturating_add
 from tidegate.kernel.frame import Column, Frame, to_arrow
+from tidegate.kernel.groups import lexicographic_order
 from tidegate.kernel.windows.calendar import CalendarBounds
 from tidegate.spec.computed import Computed
 from tidegate.spec.windows import (
@@ -488,7 +489,7 @@ class ByDifferenceAssigner(Assigner):
         order = np.argsort(packed[:n], kind="stable")
         events = packed[:n][order]
         low, high = packed[n : n + m], packed[n + m :]
-        sorted_windows = np.lexsort((high, low))
+        sorted_windows = lexicographic_order([low, high])
         fresh = np.ones(m, bool)
         fresh[1:] = (np.diff(low[sorted_windows]) != 0) | (np.diff(high[sorted_windows]) != 0)
         once = sorted_windows[fresh]
@@ -499,7 +500,7 @@ class ByDifferenceAssigner(Assigner):
             opened.start[once][window],
             opened.end[once][window],
         )
-        by_row = np.lexsort((end, start, row))
+        by_row = lexicographic_order([row, start, end])
         return Assigned(row[by_row], start[by_row], end[by_row])
 
 
@@ -518,7 +519,7 @@ class CustomAssigner(Assigner):
                 " rows)"
             ) from broken
         row, start, end = self._columns(result, len(x))
-        order = np.lexsort((end, start, row))
+        order = lexicographic_order([row, start, end])
         return Assigned(row[order], start[order], end[order])
 
     def _columns(self, result: object, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

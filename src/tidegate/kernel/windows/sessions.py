@@ -22,12 +22,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tidegate.instants import MIN, saturating_add
-from tidegate.kernel.groups import Groups, ascending, present
+from tidegate.kernel.groups import Groups, present, sorted_order
 from tidegate.spec.windows import Touch
 
 Intervals = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Key, start and end."""
-_WORD = 64
 _MANY = 4096
 """From this many intervals on it pays to look for those that need no sorting."""
 
@@ -86,7 +85,7 @@ def _sorted_unions(key: np.ndarray, start: np.ndarray, end: np.ndarray, touch: T
     """The unions by one sort and one running maximum over all keys."""
     points = touch == "separate" and bool((start == end).any())
     line = _Line.over(key, start, end)
-    order = np.lexsort((~end, line.starts)) if points else _ascending(line.starts)
+    order = np.lexsort((~end, line.starts)) if points else sorted_order(line.starts)
     starts, ends = _pick(line.starts, order), np.maximum.accumulate(_pick(line.ends, order))
     fresh = np.ones(len(key), bool)
     fresh[1:] = starts[1:] > ends[:-1] if touch == "merge" else starts[1:] >= ends[:-1]
@@ -131,19 +130,6 @@ class _Line(NamedTuple):
         _, rank = np.unique(np.concatenate([start, end]), return_inverse=True)
         base = code.astype(np.int64) * (len(rank) + 2)
         return cls(base + rank[: len(key)], base + rank[len(key) :])
-
-
-def _ascending(values: np.ndarray) -> np.ndarray | None:
-    """The order that sorts the values; None if they are sorted."""
-    if (values[1:] >= values[:-1]).all():
-        return None
-    low = int(values.min())
-    width = (int(values.max()) - low).bit_length()
-    return (
-        ascending((values - low).view(np.uint64), range(-(-width // 16)))
-        if width < _WORD
-        else np.argsort(values)
-    )
 
 
 def _pick(values: np.ndarray, order: np.ndarray | None) -> np.ndarray:

@@ -13,7 +13,7 @@ from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.accumulations import lists
 from tidegate.kernel.accumulations.protocol import Rows
 from tidegate.kernel.frame import Column, Frame, concat_frames, constant, search_sorted, to_arrow
-from tidegate.kernel.groups import Groups, expand_ranges
+from tidegate.kernel.groups import Groups, expand_ranges, lexicographic_order
 from tidegate.kernel.keys import FIXED, KEY
 from tidegate.kernel.storage.message_store import MessageStore
 from tidegate.kernel.windows.evictors import kept
@@ -324,7 +324,7 @@ class CellValues:
         )
         at = context.position_of(found)
         found = found.with_columns(at=at).take(
-            np.lexsort((found.ints("arrival"), at, found.ints("key_hash")))
+            lexicographic_order([found.ints("key_hash"), at, found.ints("arrival")])
         )
         low, _ = search_sorted(
             found, cells.select(["key_hash", "start"]).rename({"start": "at"}), ("key_hash", "at")
@@ -366,7 +366,7 @@ class CellValues:
 
     @staticmethod
     def _by_arrival(members: _Members) -> _Members:
-        order = np.lexsort((members.messages.ints("arrival"), members.cell))
+        order = lexicographic_order([members.cell, members.messages.ints("arrival")])
         return _Members(members.messages.take(order), members.cell[order])
 
 

@@ -50,6 +50,10 @@ class Numbered:
     """Which of the asked panes are emitted."""
 
 
+SILENT = ("expiry", "pending", "fired_on_time", "closed")
+"""The columns that tell which cells expire without a pane."""
+
+
 class Firing:
     """Fires cells of one operator."""
 
@@ -58,6 +62,27 @@ class Firing:
         self._cell_values = cell_values
         self._refires = contains_refire(context.spec.firing)
         self._static = context.spec.window.create == "static"
+
+    @property
+    def can_expire_silently(self) -> bool:
+        """Whether a cell with nothing new emits nothing, and leaves nothing, when it expires."""
+        context, options = self._context, self._context.spec.options
+        return not (
+            self._refires
+            or self._static
+            or context.retains
+            or context.takes_retractions
+            or context.messages is not None
+            or context.window_offsets is not None
+            or context.watermarks.keys is not None
+            or "always" in (options.closing, options.on_time)
+        )
+
+    @staticmethod
+    def has_pane_left(cells: Frame) -> np.ndarray:
+        """Which cells, with the columns `SILENT`, may emit a pane when they expire."""
+        fresh = (cells.ints("pending") != 0) | ~cells.ints("fired_on_time")
+        return np.asarray(fresh & ~cells.ints("closed"))
 
     def settle(
         self,

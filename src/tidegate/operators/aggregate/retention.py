@@ -12,7 +12,7 @@ import numpy as np
 
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.frame import Frame, concat_frames
-from tidegate.kernel.groups import Groups
+from tidegate.kernel.groups import Groups, lexicographic_order
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.keyed_table import KeyedTable
 from tidegate.kernel.storage.run_store import Places
@@ -185,7 +185,7 @@ class RetentionBounds:
             return None
         axis, cells = self._context.spec.window.axis, self._context.cells.take(places)
         self._context.cells.remove(places)
-        order = np.lexsort((cells.ints("start"), cells.ints("end")))
+        order = lexicographic_order([cells.ints("end"), cells.ints("start")])
         self._firing.push_out(cells.take(order), self._context.progress.seq, out)
         self._context.progress.counters["windows_pushed_out"] += len(cells)
         if self._context.window_offsets is not None and axis is Axis.ORDINAL:
@@ -248,7 +248,7 @@ class RetentionBounds:
 
 def _newest(windows: Frame) -> Frame:
     """The newest window of each key."""
-    ranked = windows.take(np.lexsort((windows.ints("start"), windows.ints("end"))))
+    ranked = windows.take(lexicographic_order([windows.ints("end"), windows.ints("start")]))
     return ranked.take(Groups.by([ranked.ints("key_hash"), ranked.ints("key_check")]).lasts)
 
 

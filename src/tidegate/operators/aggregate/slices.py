@@ -73,11 +73,17 @@ class Slices:
         if len(frames) == 1:
             return frames[0]
         whole = concat_frames(frames)
-        order, starts = _by_key(whole.ints("key_hash"), whole.ints("key_check"))
-        groups = Groups(np.empty(len(whole), np.int64), int(np.count_nonzero(starts)))
-        groups.ids[order] = np.cumsum(starts) - 1
-        keys = whole.select([n for n in whole.names if n in KEY or n.startswith("k.")])
-        columns: dict[str, Column] = dict(keys.take(order[starts]).columns)
+        names = [n for n in whole.names if n in KEY or n.startswith("k.")]
+        if _have_same_keys(frames):
+            # Long windows have nearly all keys, and so do their parts.
+            n = len(frames[0])
+            groups, keys = Groups(np.tile(np.arange(n), len(frames)), n), frames[0].select(names)
+        else:
+            order, starts = _by_key(whole.ints("key_hash"), whole.ints("key_check"))
+            groups = Groups(np.empty(len(whole), np.int64), int(np.count_nonzero(starts)))
+            groups.ids[order] = np.cumsum(starts) - 1
+            keys = whole.select(names).take(order[starts])
+        columns: dict[str, Column] = dict(keys.columns)
         columns.update(merged_contents(self._bundle, whole, groups, self._timestamp))
         return Frame(columns, groups.n)
 
@@ -123,6 +129,15 @@ def merged_counts(frame: Frame, groups: Groups, timestamp: Timestamp) -> dict[st
         "row_count": groups.sum(frame.ints("row_count")),
         **merged_holds(frame, groups, timestamp),
     }
+
+
+def _have_same_keys(frames: Sequence[Frame]) -> bool:
+    first = frames[0]
+    return all(
+        len(frame) == len(first)
+        and all(np.array_equal(frame.ints(name), first.ints(name)) for name in KEY)
+        for frame in frames[1:]
+    )
 
 
 def _by_key(key_hash: np.ndarray, key_check: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

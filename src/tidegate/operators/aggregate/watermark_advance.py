@@ -12,12 +12,13 @@ import numpy as np
 from tidegate.instants import MAX, MIN, saturating_add
 from tidegate.kernel.events.duplicates import SeenIds
 from tidegate.kernel.frame import Frame
+from tidegate.kernel.groups import lexicographic_order
 from tidegate.kernel.keys import KEY
 from tidegate.kernel.storage.run_store import Places
 from tidegate.operators.aggregate.cell_values import CellValues
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import OperatorContext
-from tidegate.operators.aggregate.firing import Firing
+from tidegate.operators.aggregate.firing import SILENT, Firing
 from tidegate.operators.aggregate.message_recovery import MessageRecovery
 from tidegate.operators.aggregate.requirements import message_reach
 from tidegate.operators.aggregate.retention import RetentionBounds
@@ -73,10 +74,14 @@ class WatermarkAdvance:
         context = self.context
         if not len(places.run):
             return
-        bounds = context.cells.take(places, ("start", "end"))
+        left = places if finishing else self._without_silent(places)
+        if not len(left.run):
+            context.cells.remove(places)
+            return
+        bounds = context.cells.take(left, ("start", "end"))
         if (bounds.ints("end") != bounds.ints("end")[0]).any():
-            places = places.take(np.lexsort((bounds.ints("start"), bounds.ints("end"))))
-        cells = context.cells.take(places)
+            left = left.take(lexicographic_order([bounds.ints("end"), bounds.ints("start")]))
+        cells = context.cells.take(left)
         context.cells.remove(places)
         if finishing and context.spec.window.axis is Axis.ORDINAL:
             # There are no further messages of any key.
@@ -96,6 +101,20 @@ class WatermarkAdvance:
         else:
             self._unneeded += int(expired.ints("row_count").sum())
             self._purge_keys_ahead()
+
+    def _without_silent(self, places: Places) -> Places:
+        """The places without those of cells that expire without a pane, which are counted.
+
+        Most columns of these cells are never read.
+        """
+        context = self.context
+        if not self.firing.can_expire_silently:
+            return places
+        cells = context.cells.take(places, SILENT)
+        silent = context.expired(cells.ints("expiry"), context.progress.watermark)
+        silent = silent & ~self.firing.has_pane_left(cells)
+        context.progress.counters["windows_closed"] += int(np.count_nonzero(silent))
+        return places.take(~silent) if silent.any() else places
 
     def _due_by_key(self, risen: Frame) -> Places:
         """The cells that are due by the watermark of their key, and not by that of all keys."""

@@ -86,7 +86,11 @@ class Wiring:
             aggregates,
             watermarks.progress,
             KeyedTable(
-                store, "cells", IDENTITY, watch=("watermark_due", "clock_due", "start", "end")
+                store,
+                "cells",
+                IDENTITY,
+                watch=("watermark_due", "clock_due", "start", "end"),
+                goes_by="watermark_due",
             ),
             _messages(spec, store)
             if keeps_messages or needs_messages(spec, aggregates, retracts=retracts)
