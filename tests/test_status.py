@@ -17,6 +17,9 @@ from support.spark_checkpoints import Checkpoint
 from support.spark_fakes import Columns, Fleet
 from tidegate.cli import main
 from tidegate.operators.status import QueryStatus, aged
+from tidegate.page.feed import Reading
+from tidegate.page.panels import waits
+from tidegate.page.timeline import Timeline
 from tidegate.spark.query.state import query_state
 from tidegate.spark.tasks.shards import ShardLayout
 
@@ -217,3 +220,18 @@ def test_positions_off_event_time_are_numbers_in_the_text():
     op = stream.window(tg.tumbling(3, axis="offset")).aggregate(n=tg.count()).embedded(now=AT)
     op.add_messages([{"ts": AT, "user": "a", "o": n} for n in range(5)], now=AT)
     assert "  3       6      1" in str(op.status()).splitlines()
+
+
+def test_of_many_sources_those_are_shown_that_hold_the_watermark_back():
+    names = [f"p-{number:02}" for number in range(40)]
+    mark = tg.bounded("5 seconds")
+    stream = tg.stream(time="ts", key="user", partition="p", watermark=mark)
+    op = stream.window(tg.tumbling("1 minute")).aggregate(n=tg.count()).embedded(now=AT)
+    times = {name: AT - dt.timedelta(seconds=30 if name == "p-33" else 0) for name in names}
+    op.add_messages([{"user": "a", "ts": time, "p": name} for name, time in times.items()], now=AT)
+    status, timeline = op.status(), Timeline()
+    timeline.add(Reading(status))
+    assert any("p-33" in line and line.endswith("yes") for line in str(status).splitlines())
+    assert "and 20 more" in str(status)
+    assert re.search("p-33</td>.*?<b>holds back</b>", waits(timeline))
+    assert "and 28 more" in waits(timeline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -381,6 +381,15 @@ def explained_sources(found: Explanation, now: int) -> tuple[SourceStatus, ...]:
     return tuple(
         _source(one, source, now) for one in (found, *found.also) for source in _points(one)
     )
+
+
+def foremost(sources: Sequence[SourceStatus], most: int) -> Sequence[SourceStatus]:
+    """At most this many sources: those that hold the watermark back, then those furthest behind."""
+    if len(sources) <= most:
+        return sources
+    behind = sorted(sources, key=lambda one: (not one.holds, -(one.lag or 0)))
+    kept = {(one.input, one.key, one.name) for one in behind[:most]}
+    return [one for one in sources if (one.input, one.key, one.name) in kept]
 
 
 def embedded_status(operator: Operator, found: Explanation, now: int) -> QueryStatus:

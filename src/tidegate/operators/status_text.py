@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate.operators.explain.brief import spec_text
 from tidegate.operators.explain.facts import time_text
-from tidegate.operators.status import Happening, OperatorStatus, QueryStatus
+from tidegate.operators.status import Happening, OperatorStatus, QueryStatus, foremost
 from tidegate.operators.text_table import aligned
 from tidegate.units import byte_size, rounded, when
 
@@ -112,7 +112,7 @@ def _sources(operator: OperatorStatus, *, ticks: bool) -> list[str]:
             "never" if given.spoke_at is None else when(given.spoke_at),
             "yes" if given.holds else "",
         ]
-        for given in operator.sources[:_SOURCES]
+        for given in foremost(operator.sources, _SOURCES)
     ]
     more = len(operator.sources) - _SOURCES
     return ["", *aligned(rows), *([f"and {more:,} more"] if more > 0 else [])]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tidegate.html import STYLE, escaped, table
 from tidegate.operators.explain.facts import time_text
-from tidegate.operators.status import QueryStatus
+from tidegate.operators.status import QueryStatus, foremost
 from tidegate.page.timeline import SOURCES, Timeline, line_name
 from tidegate.units import byte_size, rounded, when
 
@@ -180,7 +180,7 @@ def timed(html: str, status: QueryStatus | None) -> str:
 def _sources(status: QueryStatus, colours: Mapping[str, str]) -> str:
     """The sources, each with the colour of its line in the plot."""
     rows = []
-    for source in status.sources[:_SOURCES]:
+    for source in foremost(status.sources, _SOURCES):
         dot = (
             f'<span class="tg-dot" style="background:{_DOTS.get(source.status, "#94a3b8")}"></span>'
         )
