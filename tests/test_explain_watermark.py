@@ -23,6 +23,9 @@ from support.explanations import (
 )
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.instants import instant
+from tidegate.page.feed import Reading
+from tidegate.page.panels import waits
+from tidegate.page.timeline import Timeline
 
 # No watermark yet
 
@@ -463,3 +466,31 @@ def test_duplicates_are_told():
     op.add_messages([row(5, o=1)])
     op.add_messages([row(5, o=1)])
     assert "1 duplicate message was dropped." in explained(op).sentences
+
+
+def test_the_inputs_of_a_merge_have_their_names():
+    side = tg.stream(time="ts", key="k", watermark=tg.bounded("0 seconds"))
+    merged = tg.merge(orders=side, clicks=side).window(tg.tumbling("1 minute"))
+    op = merged.aggregate(n=tg.count()).embedded(now=0)
+    op.add_messages([{"ts": 1, "k": "a"}], input="orders", now=1)
+    assert "Input `clicks` has not sent anything" in str(op.explain_watermark())
+    assert [source.label for source in op.status().sources] == ["orders", "clicks"]
+    joined = side.join(side, tg.within("1 s", "1 s"), on="k").embedded(now=0)
+    joined.add(right=[{"ts": 1, "k": "a"}], now=1)
+    assert "Input `left` has not sent anything" in str(joined.explain_watermark())
+    timeline = Timeline()
+    timeline.add(Reading(joined.status()))
+    assert "left</td>" in waits(timeline), "sides are sources of the page"
+    assert (
+        "<th>clicks</th><td>time ts, key k; watermark bounded"
+        in tg.merge(orders=side, clicks=side)._repr_html_()
+    )
+
+
+def test_an_explicit_watermark_is_advanced_by_the_name_of_the_input():
+    side = tg.stream(time="ts", watermark=tg.explicit())
+    merged = tg.merge(orders=side, clicks=side).window(tg.tumbling("1 minute"))
+    op = merged.aggregate(n=tg.count()).embedded(now=0)
+    op.add_messages([{"ts": 1}], input="orders", now=1)
+    op.advance_watermark(5, input="orders")
+    assert "`advance_watermark(..., input='clicks')`" in str(op.explain_watermark())

@@ -17,7 +17,7 @@ from tidegate.embedded.result_queue import Downstream
 from tidegate.errors import SpecError
 from tidegate.html import fields_html
 from tidegate.instants import Duration, Instant, duration, instant
-from tidegate.operators.explain.brief import brief, described_aggregate
+from tidegate.operators.explain.brief import brief, described_aggregate, input_text
 from tidegate.page import picture
 from tidegate.spec.aggregates import Aggregate
 from tidegate.spec.async_map import AsyncMap
@@ -75,7 +75,7 @@ class Stream:
 
     def _repr_html_(self) -> str:
         shown = [
-            (f"input {n}", f"time {one.time}, key {', '.join(one.key) or 'none'}, {one.watermark}")
+            (self.names[n] if self.names else f"input {n}", input_text(one))
             for n, one in enumerate(self.inputs)
         ]
         return fields_html(type(self).__name__, shown)

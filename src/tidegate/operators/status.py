@@ -12,6 +12,7 @@ from tidegate.html import fields_html, sentences_html
 from tidegate.instants import MAX, MIN, format_instant
 from tidegate.operators.chain import Operator
 from tidegate.operators.explain.facts import Explanation, SourceFacts, WindowFacts, time_text
+from tidegate.operators.explain.wording import Wording
 from tidegate.operators.inspection.summary import summary
 from tidegate.operators.progress import late_by_reason
 from tidegate.units import many, rounded
@@ -44,6 +45,14 @@ class SourceStatus:
     holds: bool = False
     """Whether it holds the watermark of the operator back."""
     declared: bool = False
+    input_name: str = ""
+    """The name of its input in a merge, or its side of a join."""
+
+    @property
+    def label(self) -> str:
+        """Its name with that of its input; empty for the only source of the first input."""
+        of = self.input_name or (f"input {self.input}" if self.input else "")
+        return f"{of} {self.name}".strip()
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -480,6 +489,7 @@ def _source(found: Explanation, source: SourceFacts, now: int) -> SourceStatus:
         idle_at=None if found.is_finished else source.idle_at,
         holds=source.holds and not found.is_finished,
         declared=source.declared,
+        input_name=found.names[source.input] if source.input < len(found.names) else "",
     )
 
 
@@ -487,7 +497,7 @@ def _happenings(found: Explanation) -> Iterable[Happening]:
     for source in found.sources:
         is_over = found.is_finished or source.status != "active"
         if source.idle_at not in {None, MAX} and not is_over:
-            name = f"partition `{source.name}`" if source.name else f"input {source.input}"
+            name = Wording(found).source(source)
             yield Happening(f"{name} becomes idle if it stays silent", clock=source.idle_at)
     for window in found.windows:
         keys = "" if window.keys is None else f" of {many(window.keys, 'key')}"

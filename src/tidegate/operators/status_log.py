@@ -67,7 +67,7 @@ class StatusLog:
             former = known.get(_place(one))
             if former is None or former.status == one.status:
                 continue
-            name = f"partition `{one.name}`" if one.name else f"input {one.input}"
+            name = f"partition `{one.label}`" if one.name else one.label or "the input"
             if one.status == "idle":
                 silent = f", silent since {when(one.spoke_at)}" if one.spoke_at else ""
                 text = f"{name} became idle{silent}, and no longer holds the watermark back"

@@ -104,7 +104,7 @@ def _sources(operator: OperatorStatus, *, ticks: bool) -> list[str]:
     rows = [["input", "source", "status", "watermark", "lag", "last seen", "holds back"]]
     rows += [
         [
-            str(given.input),
+            given.input_name or str(given.input),
             given.name or "(all)",
             given.status,
             _time(given.watermark, ticks=ticks),

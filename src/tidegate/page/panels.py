@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from tidegate.html import STYLE, escaped, table
 from tidegate.operators.explain.facts import time_text
 from tidegate.operators.status import QueryStatus, foremost
-from tidegate.page.timeline import SOURCES, Timeline, line_name
+from tidegate.page.timeline import SOURCES, Timeline
 from tidegate.units import byte_size, rounded, when
 
 _STATES = {
@@ -138,7 +138,7 @@ def waits(timeline: Timeline) -> str:
         problem,
         *(notice(text, kind="error") for text in (status.problem, status.error) if text),
     ]
-    if any(source.name for source in status.sources):
+    if len(status.sources) > 1 or any(source.name for source in status.sources):
         parts.append(_sources(status, timeline.colours()))
     explained = status.explanation
     if explained is not None:
@@ -186,11 +186,11 @@ def _sources(status: QueryStatus, colours: Mapping[str, str]) -> str:
         )
         mark = "none" if source.watermark is None else _clock(status, source.watermark)
         held = "<b>holds back</b>" if source.holds else ""
-        colour = colours.get(line_name(source), "transparent")
+        colour = colours.get(source.label, "transparent")
         line = f'<span class="tg-line" style="background:{colour}"></span>'
         lag = "" if source.lag is None else _short(source.lag)
         rows.append(
-            f"<tr><td>{line}{escaped(source.name or '(all)')}</td>"
+            f"<tr><td>{line}{escaped(source.label or '(all)')}</td>"
             f"<td>{dot}{escaped(source.status)}</td>"
             f"<td>{escaped(mark)}</td><td>{escaped(lag)}</td><td>{held}</td></tr>"
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tidegate.instants import MAX, MIN
-from tidegate.operators.status import QueryStatus, SourceStatus
+from tidegate.operators.status import QueryStatus
 from tidegate.page.feed import Moment, Reading
 
 MAX_BARS, MAX_POINTS = 4000, 2000
@@ -109,7 +109,7 @@ class Timeline:
         if status.watermark is not None and status.watermark != MAX and not self._is_past(now):
             self.watermark.add(now, status.watermark)
         for source in status.sources:
-            name = line_name(source)
+            name = source.label
             if source.watermark is None or (
                 name not in self.sources and len(self.sources) >= MAX_SOURCES
             ):
@@ -199,11 +199,6 @@ class Timeline:
         known += [int(x) for x in (self.watermark.x[:1] + self.watermark.x[-1:])]
         known += [] if self.status is None else [self.status.now]
         return (min(known), max(known)) if known else None
-
-
-def line_name(source: SourceStatus) -> str:
-    """The name of the line of a source."""
-    return f"{source.input}:{source.name}" if source.input else source.name
 
 
 def _joined(columns: list[np.ndarray]) -> np.ndarray:

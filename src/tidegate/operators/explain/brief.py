@@ -104,7 +104,7 @@ def fields(spec: Upstream) -> list[tuple[str, str]]:
 def described_aggregate(spec: AggregateSpec) -> str:
     """An aggregation in words: what it reads, when panes fire, and when state is freed."""
     is_watched = spec.window.axis is Axis.EVENT_TIME
-    lines = [f"Input: {_input(given, is_watched=is_watched)}." for given in spec.inputs]
+    lines = [f"Input: {input_text(given, is_watched=is_watched)}." for given in spec.inputs]
     lines.append(f"Windows: {window_text(spec.window.to_dict())}.")
     lines += _firing(spec)
     lines.append(f"Mode: {spec.mode}; {_MODES[spec.mode]}.")
@@ -138,7 +138,7 @@ _SPANS = {
 """The durations of watermarks, and the words before them."""
 
 
-def _input(given: Input, *, is_watched: bool) -> str:
+def input_text(given: Input, *, is_watched: bool = True) -> str:
     """The columns of an input; `is_watched`: whether windows follow its watermark."""
     columns = [
         *([f"time {given.time}"] if given.time is not None else []),

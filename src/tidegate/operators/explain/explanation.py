@@ -95,6 +95,7 @@ def explain(operator: WindowedAggregate, *, scans: bool = True) -> Explanation:
         is_idle=watched and operator.watermark_tracker.is_idle(operator.key),
         has_upstream=operator.is_fed or isinstance(spec.window, Inherited),
         inputs=inputs,
+        names=spec.names,
         sources=(
             _sources(operator.watermark_tracker, operator.key, inputs)
             if watched

@@ -175,6 +175,8 @@ class Explanation:
     has_upstream: bool = False
     inputs: tuple[InputFacts, ...] = ()
     sources: tuple[SourceFacts, ...] = ()
+    names: tuple[str, ...] = ()
+    """The names of the inputs, by number: of a merge, or the sides of a join; else none."""
     lacking: tuple[int, ...] = ()
     """Inputs without this watermark key, which is therefore dropped."""
     also: tuple[Explanation, ...] = ()

@@ -297,12 +297,14 @@ def explain_join(operator: WindowedJoin, **facts: Any) -> Explanation:
     panes = {
         f"panes_{name}": progress.counters[f"panes_{name}"] for name in ("early", "on_time", "late")
     }
+    names = operator.spec.input_names
     found = explain_inputs(
         operator.watermark_tracker,
         operator.key,
         ticks=operator.ticks,
         counters={**counters, **panes, **operator.watermark_tracker.stats()},
         has_upstream=operator.is_fed,
+        names=names if len(set(names)) == len(names) else (),
         watermark=None if progress.watermark == MIN else progress.watermark,
         newest=None if progress.newest == MIN else progress.newest,
         late=late_by_reason(progress.counters),

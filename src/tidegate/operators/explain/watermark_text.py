@@ -81,7 +81,7 @@ class WatermarkText:
     def _head(self) -> str:
         found, words = self.found, self.words
         if found.lacking:
-            numbers = listed([str(number) for number in found.lacking])
+            numbers = listed([words.number(number) for number in found.lacking])
             lack = verb(len(found.lacking), f"input {numbers} does", f"inputs {numbers} do")
             return f"The watermark{self.name} is dropped, because {lack} not have that key."
         if found.watermark is None:
@@ -209,7 +209,9 @@ class WatermarkText:
 
     def _advance(self, point: SourceFacts) -> str:
         """The call that advances the watermark of a source."""
-        given = [f"input={point.input}"] if len(self.found.inputs) > 1 else []
+        names = self.found.names
+        shown = repr(names[point.input]) if point.input < len(names) else point.input
+        given = [f"input={shown}"] if len(self.found.inputs) > 1 else []
         given += [f"partition={point.name!r}"] if point.name else []
         given += [f"key={self.found.watermark_key}"] if self.is_keyed else []
         return f"`advance_watermark(..., {', '.join(given)})`" if given else "`advance_watermark`"
@@ -221,7 +223,7 @@ class WatermarkText:
     def _unknown(self, points: list[SourceFacts]) -> str:
         several = len(self.found.inputs) > 1
         if several:
-            numbers = listed([str(point.input) for point in points])
+            numbers = listed([self.words.number(point.input) for point in points])
             lack = verb(len(points), f"Input {numbers} has", f"Inputs {numbers} have")
             return f"{lack} not sent anything that advances the watermark."
         if self.found.inputs[0].kind == "lagging":

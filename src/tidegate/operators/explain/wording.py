@@ -61,9 +61,15 @@ class Wording:
         if not source.name and (
             source.spoke_at is None or not self.found.inputs or self.input(source.input).sources < 2
         ):
-            return f"input {source.input}" if several else "the input"
+            return f"input {self.number(source.input)}" if several else "the input"
         kind = "writer" if self.kind(source.input) == "noted" else "partition"
-        return f"{kind} `{source.name}`{f' of input {source.input}' if several else ''}"
+        of = f" of input {self.number(source.input)}" if several else ""
+        return f"{kind} `{source.name}`{of}"
+
+    def number(self, ordinal: int) -> str:
+        """The name of an input, or its number."""
+        names = self.found.names
+        return f"`{names[ordinal]}`" if ordinal < len(names) else str(ordinal)
 
     def sources(self, sources: Sequence[SourceFacts]) -> str:
         """Several sources, with a common noun written once."""
