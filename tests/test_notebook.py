@@ -253,3 +253,21 @@ def test_only_what_has_a_status_has_metrics():
 def test_a_folder_is_a_path():
     with pytest.raises(tg.SpecError, match="needs the path of a folder, got 5"):
         tg.sinks.parquet(5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (lambda folder: pipeline().show(of=str(folder / "nothing")), "that a query has written"),
+        (lambda _: pipeline().show(-1, of=messages(1)), "of 0 or more, got -1"),
+        (
+            lambda folder: operator().plot(path=folder / "no" / "x.html"),
+            "No such file or directory",
+        ),
+        (lambda _: tg.serve_metrics(operator(), port=99999), "cannot listen on 127.0.0.1:99999"),
+        (lambda _: operator().ui(port="eighty"), "cannot use the port eighty"),
+    ],
+)
+def test_what_cannot_be_shown_is_an_error_of_ours(wrong: Any, text: str, tmp_path: Path):
+    with pytest.raises(tg.TidegateError, match=text):
+        wrong(tmp_path)

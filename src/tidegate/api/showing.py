@@ -100,10 +100,18 @@ def _written(of: Any) -> pa.Table:
     """The panes that a sink has written."""
     import pyarrow.compute as pc
 
-    from tidegate.spark.sinks.reading import place_of, read_rows
+    from tidegate.spark.sinks.reading import owner_of, place_of, read_rows
 
-    place = of.place() if hasattr(of, "place") else place_of(os.fspath(of))
-    return read_rows(place, "panes", lambda _: pc.scalar(True))
+    if hasattr(of, "place"):
+        return read_rows(of.place(), "panes", lambda _: pc.scalar(True))
+    folder = os.fspath(of)
+    rows = read_rows(place_of(folder), "panes", lambda _: pc.scalar(True))
+    if not rows.column_names and not owner_of(folder):
+        raise InputError(
+            f"`{folder}` is not a folder that a query has written. Hint: pass the folder of"
+            " tg.sinks.parquet or the table of tg.sinks.delta"
+        )
+    return rows
 
 
 def _of_batch(rows: pa.Table, number: int) -> pa.Table:

@@ -43,7 +43,7 @@ class MetricsServer:
         registry.register(_Collector(observed))
         try:
             self._server, self._thread = start_http_server(port, host, registry)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise SetupError(
                 f"the endpoint cannot listen on {host}:{port}: {error}. Hint: another port, or"
                 " port=0 for a free one"

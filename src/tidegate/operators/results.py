@@ -15,6 +15,7 @@ from functools import cache, cached_property
 import numpy as np
 import pyarrow as pa
 
+from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.frame import Frame, is_constant, recast, repeat, to_arrow
 from tidegate.operators.output import LateRows, Output
@@ -50,6 +51,8 @@ class Results:
 
     def show(self, n: int = 20) -> None:
         """Print the first `n` panes and the first `n` late rows as text."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise InputError(f"`n` is a number of rows of 0 or more, got {n!r}")
         sys.stdout.write(results_text(self.panes, self.late, n))
 
     def __bool__(self) -> bool:

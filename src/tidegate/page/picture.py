@@ -9,6 +9,7 @@ from pathlib import Path
 from bokeh.embed import file_html
 from bokeh.resources import Resources
 
+from tidegate.errors import SetupError
 from tidegate.html import escaped
 from tidegate.page.feed import Moment, Reading
 from tidegate.page.plot import TimePlot
@@ -54,5 +55,11 @@ class Picture:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the document to a file, and return its path."""
         written = Path(path)
-        written.write_text(self.html(), encoding="utf-8")
+        try:
+            written.write_text(self.html(), encoding="utf-8")
+        except OSError as error:
+            raise SetupError(
+                f"the picture cannot be written to {written}: {error.strerror}. Hint: name a file"
+                " in a folder that exists"
+            ) from error
         return written

@@ -87,7 +87,7 @@ class Page:
         try:
             listening.bind((_ADDRESS, self._port))
             listening.listen()
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, TypeError) as error:
             listening.close()
             raise SetupError(
                 f"the page cannot use the port {self._port}: {error}. Hint: port=0 takes a free one"
