@@ -208,3 +208,34 @@ def test_an_upstream_that_repeats_a_pane_at_completion_is_not_idle():
     first.finish()
     last.port("right").finish()
     assert [(pane["k"], pane["n"]) for pane in emitted(last)] == [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    "downstream",
+    [
+        tg.stream(time="time", key="kk", watermark=tg.explicit())
+        .window(tg.session(4, unit="us"))
+        .aggregate(n=tg.count()),
+        source().join(panes_of(), tg.within(3, 3, unit="us"), on={"k": "kk"}),
+    ],
+)
+def test_a_column_that_the_upstream_lacks_is_named(downstream: Any):
+    """Also before the upstream has emitted a pane, which announces its columns."""
+    last = downstream.embedded(now=0)
+    port = last.port(len(last.inputs) - 1)
+    op = windowed(source(), trigger=None).aggregate(n=tg.count()).embedded(downstream=port, now=0)
+    with pytest.raises(tg.InputError, match="has no column `kk`; it has k, window_start"):
+        op.add_messages([row(1)])
+    assert last.get_result().panes.num_rows == 0
+
+
+def test_a_column_input_of_an_upstream_is_refused_in_a_merge_that_a_join_reads():
+    """A join of a merge has that column already."""
+    merged = tg.merge(a=source(), b=tg.stream(time="t", key="k", watermark=tg.explicit()))
+    upstream = source().join(merged, tg.within(3, 3, unit="us"), on="k")
+    side = tg.merge(c=upstream.stream(time="left_ts", key="k"), d=source())
+    last = source().join(side, tg.within(3, 3, unit="us"), on="k").embedded(now=0)
+    op = upstream.embedded(downstream=last.port(1), now=0)
+    op.add_messages([row(1)], input=0)
+    with pytest.raises(tg.InputError, match="`c` has a column `input`.*Hint: rename"):
+        op.add_messages([row(1)], input=1)

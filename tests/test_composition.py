@@ -432,6 +432,33 @@ def test_an_event_at_the_end_of_a_session_extends_it_as_long_as_it_may_come():
     assert netted(rows_of(last, "n")) == {(1, 7, 2), (10, 13, 1)}
 
 
+def test_an_event_at_the_time_of_an_event_without_a_gap_joins_its_session():
+    """The watermark has reached the end of the first session, and the second event is not late."""
+    last = inherited(EAGER).retracting().aggregate(n=tg.sum("n")).embedded(now=0)
+    sessions = source(window=tg.session(gap_column="gap"), trigger=EAGER).allow_lateness(0)
+    with sessions.aggregate(n=tg.count()).embedded(downstream=last, now=0) as op:
+        op.add_messages([{**row, "gap": 0} for row in seconds(4)])
+        op.advance_watermark(4_000_000)
+        op.add_messages([{**row, "gap": 2_000_000} for row in seconds(4)])
+        op.finish()
+        assert not op.get_result().late.num_rows
+    assert netted(rows_of(last, "n")) == {(4, 6, 2)}
+
+
+def test_sessions_that_retention_keeps_are_divided_by_retractions():
+    """A session of panes is shortened when the session of events that it ends with grows."""
+    last = tg.stream(time="time", key="c", watermark=tg.explicit()).window(tg.session("12 s"))
+    last = last.trigger(EAGER).retracting().retain(windows=100).aggregate(n=tg.count())
+    end = last.embedded(now=0)
+    panes = source(window=tg.session("5 s"), trigger=EAGER).aggregate(n=tg.count())
+    with panes.embedded(downstream=end, now=0) as op:
+        op.add_messages(seconds(0))
+        op.add_messages(seconds(10))
+        op.add_messages(seconds(4, 8))
+        op.finish()
+    assert netted(rows_of(end, "n")) == {(14, 26, 1)}
+
+
 @pytest.mark.parametrize("touch", ["separate", "merge"])
 @pytest.mark.parametrize("how", ["inner", "full"])
 def test_a_session_join_feeds_windows_on_its_time(how, touch):

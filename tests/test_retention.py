@@ -390,6 +390,29 @@ def test_a_new_partition_updates_a_tuple_window_that_is_kept():
     assert op.get_result().late["reason"].to_pylist() == ["out_of_retention"]
 
 
+@pytest.mark.parametrize("more", [{}, {"m": tg.median("o")}])
+def test_a_new_partition_is_late_for_a_tuple_window_that_is_not_kept(more):
+    """A second pane of a window that is over would have the number of the first."""
+    op = (
+        tg.stream(key="k", offset="o", partition="p")
+        .window(tg.tumbling(2, axis="offset"))
+        .retracting()
+        .aggregate(n=tg.count(), **more)
+        .embedded(now=0)
+    )
+    for offset in range(4):
+        op.add_messages([{"o": offset, "k": "a", "p": "x"}])
+    op.add_messages([{"o": o, "k": "a", "p": "y"} for o in (0, 1, 3, 4)])
+    op.finish()
+    assert panes(op) == [("a", 0, 2, True), ("a", 2, 2, True), ("a", 4, 1, True)]
+    late = op.get_result().late.to_pylist()
+    assert [(row["reason"], row["o"], row["windows"]) for row in late] == [
+        ("window_expired", 0, [{"window_start": 0, "window_end": 2}]),
+        ("window_expired", 1, [{"window_start": 0, "window_end": 2}]),
+        ("window_expired", 3, [{"window_start": 2, "window_end": 4}]),
+    ]
+
+
 def test_clock_windows_are_kept_by_time():
     op = (
         tg.stream(key="k")

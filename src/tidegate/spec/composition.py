@@ -196,7 +196,7 @@ def _comes_late(spec: AggregateSpec, upstreams: Mapping[int, Exchange], *, is_fe
     """
     return (
         isinstance(spec.window, Custom)
-        or (isinstance(spec.window, Session) and spec.window.touch == "merge")
+        or (isinstance(spec.window, Session) and spec.window.reaches_end)
         or (bool(spec.lateness) and not is_fed)
         or any(
             upstream.comes_late or _is_behind(spec, ordinal, upstream)

@@ -166,6 +166,14 @@ class Session(Window):
     touch: Touch = "separate"
     axis: Axis = Axis.EVENT_TIME
 
+    @property
+    def reaches_end(self) -> bool:
+        """Whether an event at the end of a session may extend it: by `touch`, or because the
+        session of an event without a gap begins and ends with it.
+        """
+        has_own_gaps = self.gap_column is not None and self.axis is Axis.EVENT_TIME
+        return self.touch == "merge" or has_own_gaps
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; a function appears by its qualified name."""
         form = super().to_dict()

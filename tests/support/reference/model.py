@@ -277,9 +277,11 @@ class Reference:
         lateness = self.config.allowed_lateness if self._axis is Axis.EVENT_TIME else 0
         if self._retains and self._axis is Axis.OFFSET and self.config.partition is not None:
             lateness = MAX
-        if getattr(self.config.window, "touch", "") == "merge" and self.config.drop_by == "event":
-            # An event at the end of a session extends it.
-            end += 1
+        window = self.config.window
+        if isinstance(window, Session) and self.config.drop_by == "event":
+            # An event at the end of a session may extend it, also one that has no gap itself.
+            own_gaps = window.gap_column is not None and self._axis is Axis.EVENT_TIME
+            end += window.touch == "merge" or own_gaps
         return self.ended or (
             lateness < MAX and clamp(end + lateness) <= self._mark(key) and self._mark(key) > MIN
         )
@@ -467,7 +469,8 @@ class Reference:
     def _refused(self, key: Key, span: Span) -> str | None:
         """Why a window cannot take an element, if it cannot."""
         by_window = self._axis is Axis.EVENT_TIME and self.config.drop_by == "window"
-        if by_window and self._is_expired(key, span[1]):
+        # A partition may begin behind windows on offsets that are over.
+        if (by_window or self._axis is Axis.OFFSET) and self._is_expired(key, span[1]):
             return "window_expired"
         if self._is_out_of_retention(key, span):
             return "out_of_retention"

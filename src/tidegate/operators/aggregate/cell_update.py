@@ -60,7 +60,8 @@ class CellUpdate:
         by_window = context.spec.options.drop_by == "window" or isinstance(
             context.spec.window, Custom
         )
-        self.windows_expire = (
+        # On offsets no event is late, but a partition may begin behind windows that are over.
+        self.windows_expire = context.spec.window.axis is Axis.OFFSET or (
             by_window
             and context.spec.window.axis is Axis.EVENT_TIME
             and not isinstance(context.spec.window, Inherited)

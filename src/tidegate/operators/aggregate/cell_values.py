@@ -150,8 +150,8 @@ class CellValues:
         return values
 
     def messages_of(self, windows: Frame) -> tuple[Frame, np.ndarray]:
-        """The messages of windows of keys, and the number of the window of each."""
-        members = self._members(windows)
+        """The messages of open windows of keys, and the number of the window of each."""
+        members = self._members(windows.with_columns(closed=constant(False, len(windows))))
         return members.messages, members.cell
 
     def after(self, cells: Frame, given: np.ndarray) -> Frame:

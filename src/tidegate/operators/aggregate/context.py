@@ -167,9 +167,7 @@ class OperatorContext:
     def _takes_events_at_the_end(self) -> bool:
         """Whether an event at the end of a session, which is not late for it, extends it."""
         window, options = self.spec.window, self.spec.options
-        return (
-            isinstance(window, Session) and window.touch == "merge" and options.drop_by == "event"
-        )
+        return isinstance(window, Session) and window.reaches_end and options.drop_by == "event"
 
     def expired(self, expiry: np.ndarray, watermark: np.ndarray | int) -> np.ndarray:
         """Which windows have expired; with unlimited lateness none does before the end of input."""

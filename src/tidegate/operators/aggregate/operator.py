@@ -371,7 +371,9 @@ class WindowedAggregate:
 
     def expect(self, schema: pa.Schema, ordinal: int = 0) -> None:
         """Take the columns of an input before its first rows."""
-        table = self._admitted(schema.empty_table(), self._reader_of(ordinal), ordinal)
+        reader = self._reader_of(ordinal)
+        reader.check(schema)
+        table = self._admitted(schema.empty_table(), reader, ordinal)
         self._bind_or_widen(table.schema)
         if self.merging is not None:
             self.merging.note(ordinal, schema)

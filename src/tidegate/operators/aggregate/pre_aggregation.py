@@ -92,9 +92,8 @@ class PreAggregator:
 
         A session that ends with the watermark has fired, and must not be touched.
         """
-        return (
-            1 if isinstance(self.spec.window, Session) and self.spec.window.touch == "merge" else 0
-        )
+        window = self.spec.window
+        return int(isinstance(window, Session) and window.reaches_end)
 
     def combine(self, table: pa.Table, floor: int, limit: int) -> tuple[Frame, pa.Table] | None:
         """Partial aggregates of the rows from `floor` to `limit`, and the other rows.

@@ -211,6 +211,15 @@ class Delivery:
         return {f"k.{name}": to_arrow(self.table.column(name).take(rows)) for name in names}
 
 
+def check_label(name: str, columns: Iterable[str]) -> None:
+    """Raise an error if an input of a merge has the column that the merge adds."""
+    if INPUT in columns:
+        raise InputError(
+            f"the stream `{name}` has a column `{INPUT}`, which in a merge is the name of the"
+            " input. Hint: rename the column"
+        )
+
+
 @dataclass(frozen=True)
 class DeliveryReader:
     """Reads tables of one input as deliveries."""
@@ -259,11 +268,10 @@ class DeliveryReader:
 
     def labelled(self, table: pa.Table) -> pa.Table:
         """The table with the name of its input as a column, in a merge."""
-        return (
-            table
-            if self.label is None
-            else table.append_column(INPUT, repeat(self.label, table.num_rows, pa.string()))
-        )
+        if self.label is None:
+            return table
+        check_label(self.label, table.column_names)
+        return table.append_column(INPUT, repeat(self.label, table.num_rows, pa.string()))
 
     def ticks(self, schema: pa.Schema) -> bool:
         """Whether event times are plain numbers."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 from tidegate.errors import InputError, SpecError
 from tidegate.kernel.events.event_time import is_ticks
 from tidegate.kernel.frame import is_untyped, typed
+from tidegate.operators.ingest.delivery import check_label
 from tidegate.operators.ingest.schema_cast import BROKEN, bindable
 from tidegate.spec.aggregates import INPUT, Aggregate
 from tidegate.spec.operator import AggregateSpec
@@ -56,12 +57,7 @@ class MergedInputs:
         """
         given, name = self._spec.inputs[ordinal], self._spec.names[ordinal]
         came = bindable(came)
-        if INPUT in came.names:
-            raise InputError(
-                f"the stream `{name}` has a column `{INPUT}`, which in a merge is the name of"
-                " the input."
-                " Hint: rename the column"
-            )
+        check_label(name, came.names)
         brought = self._brought.get(ordinal, {})
         if known is not None:
             self._check_time(ordinal, came, known)

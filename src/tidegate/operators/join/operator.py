@@ -226,7 +226,7 @@ class WindowedJoin:
     def expect(self, schema: pa.Schema, ordinal: int = 0) -> None:
         """Take the columns of an input before its first rows."""
         side = self.sides[self.spec.side_of(ordinal)]
-        self._bound(side, side.admitted(schema.empty_table(), ordinal).schema)
+        self._bound(side, side.expect(schema, ordinal))
 
     def _bound(self, side: Side, schema: pa.Schema) -> None:
         if side.bind(schema):

@@ -177,6 +177,12 @@ class Side:
             table = table.rename_columns([renamed.get(name, name) for name in table.column_names])
         return self.reader(ordinal).labelled(table)
 
+    def expect(self, schema: pa.Schema, ordinal: int) -> pa.Schema:
+        """The columns of the side, by those of an input; raises `InputError` if one is missing."""
+        found = self.admitted(schema.empty_table(), ordinal).schema
+        self.reader(ordinal).check(found)
+        return found
+
     def expected(self, ordinal: int) -> pa.Schema | None:
         """The known columns of the side under the names that an input has for them."""
         if self.schema is None or len(self.ordinals) == 1:
