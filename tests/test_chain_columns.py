@@ -237,5 +237,5 @@ def test_a_column_input_of_an_upstream_is_refused_in_a_merge_that_a_join_reads()
     last = source().join(side, tg.within(3, 3, unit="us"), on="k").embedded(now=0)
     op = upstream.embedded(downstream=last.port(1), now=0)
     op.add_messages([row(1)], input=0)
-    with pytest.raises(tg.InputError, match="`c` has a column `input`.*Hint: rename"):
+    with pytest.raises(tg.InputError, match=r"`c` has a column `input`.*Hint: rename"):
         op.add_messages([row(1)], input=1)

@@ -357,6 +357,20 @@ def test_a_chain_without_an_answer_is_refused_when_it_is_built(first, second, sa
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize("right", [CORRECTED, source(window=tg.session("5 s")), FINAL])
+def test_an_as_of_join_needs_the_whole_key_of_panes_that_change(right):
+    """Panes of one window have one time, and the last to arrive would count."""
+    left = tg.stream(time="ts", watermark=tg.explicit())
+    panes = tg.stream(time="time", watermark=tg.explicit())
+    for on in (["c"], ["c", "u"]):
+        port = left.join(panes, tg.as_of("1 minute"), on=on).embedded(now=0).port("right")
+        if right is CORRECTED and on == ["c"]:
+            with pytest.raises(tg.SpecError, match="name `u` in `on`"):
+                right.aggregate(n=tg.count()).embedded(downstream=port, now=0)
+        else:
+            right.aggregate(n=tg.count()).embedded(downstream=port, now=0)
+
+
 def test_discarding_behind_changes_is_refused_for_other_aggregates_than_counts_and_sums():
     last = timed().discarding().aggregate(n=tg.max("n")).embedded(now=0)
     with pytest.raises(tg.SpecError, match="only counts and sums do"):
@@ -443,6 +457,22 @@ def test_an_event_at_the_time_of_an_event_without_a_gap_joins_its_session():
         op.finish()
         assert not op.get_result().late.num_rows
     assert netted(rows_of(last, "n")) == {(4, 6, 2)}
+
+
+def test_the_last_time_of_a_session_is_a_time_for_the_next_operator():
+    """It lies a gap before the end of the session, which bounds how late its changes come."""
+    sessions = source(window=tg.session("5 s"), trigger=EAGER).allow_lateness("4 s")
+    last = timed(time="last", watermark=tg.explicit()).trigger(EAGER).retracting()
+    last = last.aggregate(n=tg.sum("n")).embedded(now=0)
+    panes = sessions.aggregate(n=tg.count(), last=tg.max("ts"))
+    with panes.embedded(downstream=last, now=0) as op:
+        op.add_messages(seconds(1, 4))
+        op.advance_watermark(12_000_000)
+        op.add_messages(seconds(8))
+        op.finish()
+    assert netted(rows_of(last, "n")) == {(0, 60, 3)}
+    with pytest.raises(tg.SpecError, match="no time of its windows"):
+        sessions.aggregate(last=tg.max("ts", where="u")).embedded(downstream=last)
 
 
 def test_sessions_that_retention_keeps_are_divided_by_retractions():

@@ -20,7 +20,7 @@ from tidegate.errors import SpecError
 from tidegate.instants import MAX, saturating_add
 from tidegate.spec.aggregates import Count, First, Last, Max, Min, Sum
 from tidegate.spec.evictors import EvictCount, EvictDelta
-from tidegate.spec.join import AsOf, JoinSpec, Upstream
+from tidegate.spec.join import LEFT, AsOf, JoinSpec, Upstream
 from tidegate.spec.operator import AggregateSpec
 from tidegate.spec.triggers import (
     AfterAll,
@@ -118,6 +118,9 @@ class Exchange:
         is_inside = (
             isinstance(aggregate, Min | Max | First | Last) and aggregate.column == spec.input.time
         )
+        if isinstance(spec.window, Session) and isinstance(aggregate, Max | Last) and is_inside:
+            # The newest event of a session is a gap before its end.
+            return spec.window.gap if aggregate.where is None and spec.evictor is None else None
         return self.span if is_inside or column == "window_start" else None
 
 
@@ -154,6 +157,8 @@ def composed(spec: Upstream, upstreams: Mapping[int, Exchange]) -> Exchange:
                 "a join by offsets counts rows that are retracted later",
                 "join within times: tg.within(...)",
             )
+        for ordinal in fed:
+            _check_as_of(spec, ordinal, upstreams[ordinal].spec)
         lateness = _lateness(spec, upstreams)
         # An unmatched row that has been emitted finds a partner only among late rows.
         comes_late = changes or isinstance(spec.window, AsOf | Session)
@@ -411,6 +416,23 @@ def _check_input(spec: Upstream, ordinal: int) -> None:
         raise _refusal(
             f"a row and its retraction have the same id `{given.id}`",
             f"leave `id` out, or use id='{_PANE_ID}'",
+        )
+
+
+def _check_as_of(spec: JoinSpec, ordinal: int, upstream: Upstream) -> None:
+    """Refuse an as-of join whose right rows have equal times by their windows."""
+    side = spec.side_of(ordinal)
+    if not isinstance(spec.window, AsOf) or side == LEFT or isinstance(upstream, JoinSpec):
+        return
+    if isinstance(upstream.window, Session | Custom):
+        return
+    others = [name for name in upstream.input.key if name not in spec.fields(side)]
+    if others:
+        names = ", ".join(f"`{name}`" for name in others)
+        raise _refusal(
+            f"panes of one window have one time, and of those with other {names} the last to arrive"
+            " counts",
+            f"name {names} in `on`, or aggregate without",
         )
 
 
