@@ -9,6 +9,7 @@ import pytest
 
 import tidegate as tg
 from tidegate.instants import instant
+from tidegate.spark.query.history import arrived
 
 START = dt.datetime(2026, 3, 1, 10, tzinfo=dt.UTC)
 
@@ -139,3 +140,18 @@ def test_a_key_of_null_is_a_tuple():
     op = stream().window(tg.tumbling("1 minute")).aggregate(n=tg.count()).embedded(now=at(0))
     with pytest.raises(tg.InputError, match=r"a null is `\(None,\)`"):
         op.why(None)
+
+
+def test_rows_of_sessions_that_merge_within_a_batch_are_counted_once():
+    totals: dict[tuple[int, int], int] = {}
+    known = {(5, 9): 2, (3, 9): 4, (0, 9): 6, (20, 30): 1}
+    assert [*arrived(known, totals, merges=True)] == [((0, 9), 6, 6), ((20, 30), 1, 1)]
+    # Both become parts of a larger one, with one row more.
+    assert [*arrived({(0, 30): 8}, totals, merges=True)] == [((0, 30), 8, 1)]
+    assert [*arrived({(0, 30): 8}, totals, merges=True)] == []
+
+
+def test_rows_of_windows_that_overlap_count_in_each():
+    totals = {(0, 10): 1}
+    known = {(0, 10): 2, (5, 10): 1}
+    assert [*arrived(known, totals, merges=False)] == [((0, 10), 2, 1), ((5, 10), 1, 1)]

@@ -277,7 +277,7 @@ class _Report:
             f" {many(self.batches, 'batch', 'batches')}"
         )
         print(f"  events       {state['events']:,}")
-        print(f"  panes        {_panes(state)}, {state['retractions']:,} retractions")
+        print(f"  panes        {_panes(state)}, {many(state['retractions'], 'retraction')}")
         print(f"  late output  {many(state['late_rows'], 'row')}{_late(state)}")
         waits = "; `tidegate state` on the checkpoint shows the sources" if state["events"] else ""
         print(f"  watermark    {state['watermark'] or f'none yet{waits}'}")

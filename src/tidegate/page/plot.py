@@ -45,7 +45,8 @@ class TimePlot:
         self.ticks = ticks
         self.bars = ColumnDataSource(_empty_bars())
         self.late = ColumnDataSource({"x": [], "y": [], "time": [], "rows": []})
-        self.waiting = ColumnDataSource({"x0": [], "x1": [], "y": [], "keys": []})
+        names = ("x0", "x1", "y", "keys", "start_text", "end_text")
+        self.waiting = ColumnDataSource({name: [] for name in names})
         self.watermark = ColumnDataSource({"x": [], "y": []})
         self.sources = ColumnDataSource({"xs": [], "ys": [], "name": [], "colour": []})
         self.x_range, self.y_range = Range1d(0, 1), Range1d(0, 1)
@@ -68,7 +69,7 @@ class TimePlot:
 
     def _draw(self, *, legend: bool) -> None:
         plot = self.figure
-        plot.segment(
+        waiting = plot.segment(
             "x0", "y", "x1", "y", source=self.waiting, color=WAITING, line_width=5, alpha=0.55
         )
         drawn = plot.segment(
@@ -83,7 +84,7 @@ class TimePlot:
         )
         if legend:
             self._add_legend(mark, late)
-        self._add_hover(drawn, sources, late)
+        self._add_hover(drawn, waiting, sources, late)
 
     def _add_legend(self, mark: Any, late: Any) -> None:
         plot = self.figure
@@ -116,7 +117,7 @@ class TimePlot:
         )
         plot.add_layout(legend, "above")
 
-    def _add_hover(self, drawn: Any, sources: Any, late: Any) -> None:
+    def _add_hover(self, drawn: Any, waiting: Any, sources: Any, late: Any) -> None:
         """The texts of bars, lines and late rows under the pointer."""
         when = "{%F %H:%M:%S}"
         bounds = "@start_text – @end_text"
@@ -131,6 +132,10 @@ class TimePlot:
                     ("batch", "@batch"),
                 ],
                 formatters={"@y": "datetime"},
+            ),
+            HoverTool(
+                renderers=[waiting],
+                tooltips=[("waiting window", bounds), ("keys", "@keys{0,0}")],
             ),
             HoverTool(
                 renderers=[sources], tooltips=[("watermark of", "@name")], line_policy="interp"
@@ -171,6 +176,8 @@ class TimePlot:
             "x1": self._x(waits["end"]),
             "y": milliseconds(waits["clock"]),
             "keys": waits["keys"],
+            "start_text": self._texts(waits["start"]),
+            "end_text": self._texts(waits["end"]),
         }
         self.watermark.data = self._stepped(timeline.watermark)
         colours = timeline.colours()

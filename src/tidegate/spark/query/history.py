@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -210,16 +210,15 @@ class QueryHistory:
         counts = _counts(spec, fired)
         clocks = {batch: clock for clock, batch in batch_clocks(self._checkpoint).items()}
         totals: dict[Bounds, int] = {}
+        merges = isinstance(spec.window, Session)
         forgotten = last = -1
         for batch, rows in versions.changes(batches | {batch - 1 for batch in batches}):
             last = batch
             if batch in versions.baseline and (rows or any(one <= batch for one in batches)):
                 forgotten = batch
-            for bounds, total in {**rows, **counts.get(batch, {})}.items():
-                parts = _parts(bounds, totals) if isinstance(spec.window, Session) else 0
-                added = total - totals.get(bounds, parts)
-                totals[bounds] = total
-                if added > 0 and batch not in versions.baseline:
+            known = {**rows, **counts.get(batch, {})}
+            for bounds, total, added in arrived(known, totals, merges=merges):
+                if batch not in versions.baseline:
                     yield Contribution(
                         start=bounds[0],
                         end=bounds[1],
@@ -318,14 +317,34 @@ class _Versions:
         return {(window.start, window.end): window.rows for window in found}
 
 
-def _parts(bounds: Bounds, totals: Mapping[Bounds, int]) -> int:
-    """The rows of the sessions that became a part of a new one."""
-    inner = [one for one in totals if one != bounds and bounds[0] <= one[0] and one[1] <= bounds[1]]
-    return sum(
-        totals[one]
-        for one in inner
-        if not any(other != one and other[0] <= one[0] and one[1] <= other[1] for other in inner)
-    )
+def arrived(
+    known: Mapping[Bounds, int], totals: dict[Bounds, int], *, merges: bool
+) -> Iterator[tuple[Bounds, int, int]]:
+    """The windows that got rows in a batch, with their rows in all and those that are new.
+
+    `known`: the rows of windows after the batch; `totals`: those before it, brought up to date.
+    Sessions that became a part of another one within the batch are left out.
+    """
+    found = []
+    for bounds in _outermost(known) if merges else known:
+        parts = sum(totals[one] for one in _outermost(totals, within=bounds)) if merges else 0
+        found.append((bounds, known[bounds], known[bounds] - totals.get(bounds, parts)))
+    totals.update(known)
+    yield from (one for one in found if one[-1] > 0)
+
+
+def _outermost(windows: Iterable[Bounds], within: Bounds | None = None) -> list[Bounds]:
+    """The windows that are no part of another one; with `within`, of those inside this one."""
+    inside = [
+        one
+        for one in windows
+        if within is None or (one != within and within[0] <= one[0] and one[1] <= within[1])
+    ]
+    return [
+        one
+        for one in inside
+        if not any(other != one and other[0] <= one[0] and one[1] <= other[1] for other in inside)
+    ]
 
 
 def _counts(spec: AggregateSpec, fired: Sequence[Fired]) -> dict[int, dict[Bounds, int]]:
