@@ -21,9 +21,9 @@ from tidegate.operators.history.facts import History
 from tidegate.operators.history.html import history_html
 from tidegate.page.feed import BARS, POINTS, Reading, bars, moments
 from tidegate.page.panels import header, waits
-from tidegate.page.plot import COLOURS
+from tidegate.page.plot import COLOURS, TimePlot
 from tidegate.page.server import Page
-from tidegate.page.timeline import MAX_BARS, MAX_MARKS, MAX_POINTS, Line, Timeline
+from tidegate.page.timeline import MAX_BARS, MAX_MARKS, MAX_POINTS, MAX_SOURCES, Line, Timeline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -483,3 +483,42 @@ def test_the_page_says_what_is_wrong_with_its_feed():
             served.wait(0.01)
         assert re.search("OSError: the disk is gone", served.timeline.error)
         assert answer(served, Authorization=f"Bearer {token(served)}")[0] == 200
+
+
+def test_the_axis_changes_when_the_first_event_shows_the_type_of_times():
+    op = Shop().op
+    plot, timeline = TimePlot(), Timeline()
+    timeline.add(Reading(op.status()))
+    plot.update(timeline)
+    assert type(plot.figure.xaxis[0].ticker).__name__ == "DatetimeTicker", "before an event"
+    for time, ticker in ((5, "BasicTicker"), (START, "DatetimeTicker")):
+        other = tg.stream(time="ts").window(tg.tumbling(10, unit="us")).aggregate(n=tg.count())
+        shown = other.embedded(now=START)
+        shown.add_messages([{"ts": time}], now=START)
+        timeline.add(Reading(shown.status()))
+        plot.update(timeline)
+        assert type(plot.figure.xaxis[0].ticker).__name__ == ticker
+        assert plot.figure.xaxis[0].axis_label == "event time"
+
+
+def test_the_axis_names_what_windows_measure():
+    panes = tg.stream(offset="o").window(tg.tumbling(3, axis="offset")).aggregate(n=tg.count())
+    op = panes.embedded(now=START)
+    op.add_messages([{"o": 1}], now=START)
+    plot, timeline = TimePlot(), Timeline()
+    timeline.add(Reading(op.status()))
+    plot.update(timeline)
+    assert plot.figure.xaxis[0].axis_label == "offset"
+
+
+def test_a_source_that_holds_the_watermark_back_has_a_line_of_many():
+    mark = tg.bounded("1 s")
+    stream = tg.stream(time="ts", partition="p", watermark=mark)
+    op = stream.window(tg.tumbling("10 s")).aggregate(n=tg.count()).embedded(now=START)
+    late = START - dt.timedelta(seconds=9)
+    rows = [{"ts": late if n == 35 else START, "p": f"p-{n:02}"} for n in range(40)]
+    op.add_messages(rows, now=START)
+    timeline = Timeline()
+    timeline.add(Reading(op.status()))
+    assert "p-35" in timeline.colours()
+    assert len(timeline.sources) == MAX_SOURCES + 1

@@ -6,6 +6,7 @@ The queries run on the fakes of Spark, next to embedded operators with the same 
 from __future__ import annotations
 
 import json
+import re
 import os
 import subprocess
 import sys
@@ -413,6 +414,7 @@ def test_the_command_explains_every_operator(tmp_path, capsys):
     both = query(tmp_path / "ck")
     text = command(str(tmp_path / "ck"), capsys=capsys)
     assert str(both.whole.explain_watermark()) in text
+    assert re.search(", after batch 0 at [^ ]*Z, .* ago$", text.splitlines()[0])
     shown = json.loads(command(str(tmp_path / "ck"), "--json", capsys=capsys))
     (operator,) = shown["operators"]
     assert operator["explanations"][0]["sentences"] == [*both.whole.explain_watermark().sentences]

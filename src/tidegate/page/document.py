@@ -35,6 +35,7 @@ _SPANS = {"1 minute": 60.0, "5 minutes": 300.0, "30 minutes": 1800.0, "everythin
 _PHASES = {"addBatch": "#2a9d6f", "queryPlanning": "#f4a261", "other": "#94a3b8"}
 """The phases of a batch under Spark's names, with their colours."""
 _WHOLE = "triggerExecution"
+_WHOLE_NUMBERS = "0,0"
 _TEMPLATE = Template("""\
 <!DOCTYPE html>
 <html lang="en">
@@ -87,6 +88,7 @@ _WIDGET = """\
 :host { color: var(--tg-muted); }
 .bk-input, .bk-btn-default { background-color: var(--tg-card); color: var(--tg-ink);
   border-color: var(--tg-line); }
+select.bk-input { appearance: auto !important; background-image: none !important; }
 .bk-btn-default.bk-active, .bk-btn-default:hover { background-color: var(--tg-line);
   color: var(--tg-ink); border-color: var(--tg-line); }
 """
@@ -123,8 +125,8 @@ class _View:
         self._card = InlineStyleSheet(css=_CARD)
         self._shown = -1
         self._header, self._waits = _div("header"), _div("waits")
-        status = timeline.status
-        self.plot = TimePlot(ticks=status is not None and status.ticks, legend=False)
+        self._header.margin = 0
+        self.plot = TimePlot(legend=False)
         widget = InlineStyleSheet(css=_WIDGET)
         self._follow = Toggle(
             label="Follow", active=True, width=80, button_type="default", stylesheets=[widget]
@@ -269,12 +271,12 @@ class _Series:
         """The last sample, so that a single one can be seen."""
         self._stacks = ColumnDataSource({"t": [], **{name: [] for name in _PHASES}})
         self.figures = [
-            self._line("rows per second", "rate", "#457b9d", "0,0"),
+            self._line("rows per second", "rate", "#457b9d", "0,0.[0]"),
             self._line("watermark lag", "lag", "#d62839", "0,0.[0]"),
             self._line("state", "state", "#8e6fa8", "0,0.[0]"),
             self._phases()
             if has_phases
-            else self._line("windows open", "windows", "#2a9d6f", "0,0"),
+            else self._line("windows open", "windows", "#2a9d6f", _WHOLE_NUMBERS),
         ]
 
     def _line(self, title: str, name: str, colour: str, numbers: str) -> Any:
@@ -282,7 +284,11 @@ class _Series:
         plot.varea("t", 0, name, source=self._lines, fill_color=colour, fill_alpha=0.14)
         plot.line("t", name, source=self._lines, color=colour, line_width=2)
         plot.scatter("t", name, source=self._last, color=colour, size=6)
+        # Keeps the axes where nothing is known yet.
+        plot.scatter("t", 0, source=self._lines, size=0)
         plot.yaxis.formatter = NumeralTickFormatter(format=numbers)
+        if numbers == _WHOLE_NUMBERS:
+            plot.yaxis.ticker.min_interval = 1
         return plot
 
     def _phases(self) -> Any:

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 from bokeh.models import (
+    BasicTicker,
     ColumnDataSource,
+    DatetimeTicker,
     DatetimeTickFormatter,
     HoverTool,
     Legend,
     LegendItem,
     NoOverlap,
+    NumeralTickFormatter,
     Range1d,
 )
 from bokeh.plotting import figure
@@ -24,6 +27,9 @@ LATE_ROW, WATERMARK, WAITING = "#d62846", "#d62839", "#94a3b8"
 INK, MUTED, GRID = "#0f172a", "#7688a1", "#94a3b8"
 """The colours of texts and lines; all but the first can be read on light and on dark ground."""
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+EVENT_TIME = "event time"
+_MEASURES = {"clock": "window on the clock", "offset": "offset", "ordinal": "message of the key"}
+"""What windows off event time measure."""
 _NOWHERE = ([float("nan")], [float("nan")])
 _TICKS = DatetimeTickFormatter(
     microseconds="%H:%M:%S.%3N",
@@ -42,7 +48,7 @@ class TimePlot:
 
     def __init__(self, *, ticks: bool = False, height: int = 570, legend: bool = True) -> None:
         """`ticks`: whether event times are plain numbers; `legend`: whether the plot has one."""
-        self.ticks = ticks
+        self.ticks, self._measure = ticks, EVENT_TIME
         self.bars = ColumnDataSource(_empty_bars())
         self.late = ColumnDataSource({"x": [], "y": [], "time": [], "rows": []})
         names = ("x0", "x1", "y", "keys", "start_text", "end_text")
@@ -53,11 +59,9 @@ class TimePlot:
         self.figure = figure(
             height=height,
             sizing_mode="stretch_width",
-            x_axis_type="linear" if ticks else "datetime",
             y_axis_type="datetime",
             x_range=self.x_range,
             y_range=self.y_range,
-            x_axis_label="event time",
             y_axis_label="processing time",
             tools="pan,wheel_zoom,box_zoom,reset,save",
             active_scroll="wheel_zoom",
@@ -66,6 +70,14 @@ class TimePlot:
         )
         self._draw(legend=legend)
         style(self.figure)
+        self._set_axis()
+
+    def _set_axis(self) -> None:
+        """Show event times as numbers or as instants."""
+        axis = self.figure.xaxis[0]
+        axis.ticker = BasicTicker() if self.ticks else DatetimeTicker()
+        axis.formatter = NumeralTickFormatter(format="0,0") if self.ticks else _TICKS.clone()
+        axis.axis_label = self._measure
 
     def _draw(self, *, legend: bool) -> None:
         plot = self.figure
@@ -148,6 +160,14 @@ class TimePlot:
 
     def update(self, timeline: Timeline, *, follow: bool = True, span: float | None = None) -> None:
         """Show a timeline; `span` is the last part of processing time that is shown, in seconds."""
+        status = timeline.status
+        if status is not None:
+            # Before the first event, the type of times is unknown.
+            ticks = status.ticks and bool(status.counters.get("events"))
+            measure = _MEASURES.get("" if status.explanation is None else status.explanation.axis)
+            if (ticks, measure or EVENT_TIME) != (self.ticks, self._measure):
+                self.ticks, self._measure = ticks, measure or EVENT_TIME
+                self._set_axis()
         found = timeline.bar_columns()
         x0, x1 = self._x(found["start"]), self._x(found["end"])
         y = milliseconds(found["clock"])
@@ -214,6 +234,8 @@ class TimePlot:
         shown.append(marks[np.asarray(self.watermark.data["y"], float) >= low / 1e3 - 1])
         known = np.concatenate([np.zeros(0), *shown])
         if not len(known):
+            if not self.ticks:
+                self.x_range.start, self.x_range.end = self.y_range.start, self.y_range.end
             return
         # One stray time does not flatten the rest.
         first, last = _core(known)

@@ -110,9 +110,10 @@ class Timeline:
             self.watermark.add(now, status.watermark)
         for source in status.sources:
             name = source.label
-            if source.watermark is None or (
-                name not in self.sources and len(self.sources) >= MAX_SOURCES
-            ):
+            # Those that hold the watermark back have a line of their own as long as possible.
+            most = 2 * MAX_SOURCES if source.holds else MAX_SOURCES
+            is_new = name not in self.sources
+            if source.watermark is None or (is_new and len(self.sources) >= most):
                 continue
             line = self.sources.setdefault(name, Line(MAX_MARKS // 4))
             if not line.x or now >= line.x[-1]:
