@@ -6,8 +6,8 @@ The queries run on the fakes of Spark, next to embedded operators with the same 
 from __future__ import annotations
 
 import json
-import re
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
