@@ -18,6 +18,7 @@ from bench.spark_data import INPUTS, TEXT_SCHEMA, Events
 from bench.spark_job import Job, apart, run_of
 from bench.spark_sides import (
     FILES_A_BATCH,
+    FLOOR,
     INTERVAL,
     OURS,
     SIDES,
@@ -54,6 +55,8 @@ class Case:
     """The field of `Run` whose ratio to that of the peer is printed."""
     against: Shape | None = None
     """The shape of ours that is the peer. Default: Spark's own operator."""
+    side: str = OURS
+    """The side that is measured."""
     warm: int | None = None
     """Number of small warm-up batches; default: that of the race."""
 
@@ -158,6 +161,11 @@ _WINDOWS = [
     Case("keys_1m", Shape("tumbling"), _over(1_000_000)),
     Case("keys_10m", Shape("tumbling"), _over(10_000_000)),
 ]
+_FLOORS = [
+    Case("few_keys_floor", Shape("tumbling"), Events(12, 500_000, 10_000), side=FLOOR),
+    Case("text_floor", _TEXT, _texts(10_000), side=FLOOR),
+    Case("small_batch_floor", _TEXT, _SMALL, None, "p50", side=FLOOR),
+]
 _JOINS = [
     Case("interval", Shape(INTERVAL, direct=True), _both(), aim=3),
     Case("interval_hot", Shape(INTERVAL, direct=True), _both(hot=0.2), aim=1.5),
@@ -165,7 +173,9 @@ _JOINS = [
     # Ten partners per row: all files would produce a hundred million pairs.
     Case("interval_dense", Shape(INTERVAL, direct=True), _both(span=MINUTE, files=8)),
 ]
-CASES, JOINS = ({case.name: case for case in cases} for cases in ([*_ORDINARY, *_WINDOWS], _JOINS))
+CASES, JOINS = (
+    {case.name: case for case in cases} for cases in ([*_ORDINARY, *_WINDOWS, *_FLOORS], _JOINS)
+)
 
 
 @dataclass(frozen=True)
@@ -184,9 +194,14 @@ class Raced:
         return self.runs.get(self.case.peer)
 
     @property
+    def mine(self) -> Run:
+        """The run that is measured."""
+        return self.runs[self.case.side]
+
+    @property
     def ratio(self) -> float | None:
         """Our measure over that of the peer."""
-        mine, other = self.runs[OURS], self.peer
+        mine, other = self.mine, self.peer
         if other is None:
             return None
         if self.case.measure == "whole":
@@ -205,12 +220,12 @@ class Raced:
     @property
     def state_ratio(self) -> float | None:
         """Our state bytes in the checkpoint over those of the peer."""
-        return None if self.peer is None else self.runs[OURS].state / max(1, self.peer.state)
+        return None if self.peer is None else self.mine.state / max(1, self.peer.state)
 
     @property
     def cpu_ratio(self) -> float | None:
         """Processor time of the peer over ours."""
-        mine, other = self.runs[OURS].cpu, None if self.peer is None else self.peer.cpu
+        mine, other = self.mine.cpu, None if self.peer is None else self.peer.cpu
         return other / mine if mine and other else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -280,15 +295,15 @@ class Racing:
         events = case.events(self.total, self.files, self.keys)
         if THEIRS not in self.sides:
             return Raced(case, events, {OURS: self._run(OURS, case, events, place)}, 0)
-        checked = self._check(case)
-        mine = self._run(OURS, case, events, place)
+        checked = self._check(case) if case.side == OURS else 0
+        mine = self._run(case.side, case, events, place)
         other = (
             self._run(THEIRS, case, events, place)
             if case.against is None
             else self._run(OURS, replace(case, shape=case.against), events, place)
         )
-        runs = {OURS: mine, case.peer: other}
-        if case.shape.is_join and runs[OURS].panes != other.panes:
+        runs = {case.side: mine, case.peer: other}
+        if case.shape.is_join and mine.panes != other.panes:
             # No event is late, so neither side may drop one.
             counts = " and ".join(f"{run.panes:,} pairs of {side}" for side, run in runs.items())
             raise SpecError(f"{case.name}: {counts}, so their times cannot be compared")
@@ -386,7 +401,7 @@ _NO_PEER = Run(0, 0, 0, 0.0, 0.0, 0.0, None, None, {}, 0, 0)
 
 def line(found: Raced) -> str:
     """One row of the printed table."""
-    mine = found.runs[OURS]
+    mine = found.mine
     other = found.peer or _NO_PEER
     aim = "" if found.case.aim is None else f"{found.case.aim:g}"
     verdict = "" if found.is_met else "  over" if found.case.is_lower_better else "  under"

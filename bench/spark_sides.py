@@ -6,7 +6,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from bench.spark_data import DELAY, INPUTS, SCHEMA, Events, write
 from bench.spark_usage import Usage
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-OURS, THEIRS = "tidegate", "spark"
+OURS, THEIRS, FLOOR = "tidegate", "spark", "floor"
+"""The floor passes the rows of a DataFrame to Python and does nothing with them: no operator in
+Python can be faster behind a DataFrame.
+"""
 SIDES = (OURS, THEIRS)
 FILES_A_BATCH = 2
 WARM_UP = 1
@@ -48,6 +52,8 @@ WINDOWS: dict[str, Callable[[], Window]] = {
 }
 Say = Callable[[str], None]
 _MILLISECOND = 1_000
+_FASTEST = "8192"
+"""The rows of a record batch with which rows reach Python soonest."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +203,17 @@ def theirs(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
     )
 
 
+def passed(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
+    """The number of rows of each record batch that reaches Python, of the columns of windows."""
+    rows = read(spark, shape, folder).select("key", "ts", "value")
+    return rows.mapInArrow(_counted, "n long")
+
+
+def _counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.record_batch([pa.array([batch.num_rows])], ["n"])
+
+
 def _watermarked(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
     return read(spark, shape, folder).withWatermark("ts", f"{DELAY // _MILLISECOND} milliseconds")
 
@@ -275,9 +292,15 @@ def run(spark: SparkSession, side: str, shape: Shape, folder: Path, say: Say) ->
 def _start(
     spark: SparkSession, side: str, shape: Shape, folder: Path, checkpoint: str
 ) -> StreamingQuery:
-    if side == THEIRS:
-        writer = theirs(spark, shape, folder).writeStream.outputMode("append").format("noop")
-        return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    if side != OURS:
+        from tidegate.spark.query.settings import ARROW_BYTES, ARROW_ROWS, spark_settings
+
+        frame = theirs(spark, shape, folder) if side == THEIRS else passed(spark, shape, folder)
+        writer = frame.writeStream.outputMode("append").format("noop")
+        with spark_settings(spark, {ARROW_BYTES: str(2**31 - 1), ARROW_ROWS: _FASTEST}):
+            return (
+                writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+            )
     from tidegate.spark.sinks import noop
 
     query = (
@@ -321,7 +344,7 @@ def read_batch(side: str, shape: Shape, given: Any) -> Batch:
     """A batch from Spark's progress report."""
     parts = {str(name): int(ms) for name, ms in given.durationMs.items()}
     begin, whole = _instant(given.timestamp) / 1e6, parts["triggerExecution"]
-    if side == THEIRS:
+    if side != OURS:
         times = {name: _instant(text) for name, text in given.eventTime.items()}
         # Windows leave the state when they are emitted; rows of a join leave it later.
         panes = (

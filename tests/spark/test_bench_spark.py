@@ -61,6 +61,9 @@ NAMES = [
     "keys_100k",
     "keys_1m",
     "keys_10m",
+    "few_keys_floor",
+    "text_floor",
+    "small_batch_floor",
 ]
 JOINS = ["interval", "interval_hot", "interval_plain", "interval_dense"]
 SMALL = Events(files=6, rows=200, keys=100, is_late=False)
@@ -126,6 +129,21 @@ def test_a_case_is_one_line_of_json_after_both_sides_were_found_equal(
     assert (
         by_name["direct_1m"]["batch_ms"]["spark"] == by_name["tumbling_1m"]["batch_ms"]["spark"]
     ), "the peer of both is one run"
+
+
+@pytest.mark.slow
+def test_the_floor_passes_all_rows_to_python_and_keeps_nothing(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    racing = race.Racing(
+        lambda job, say: spark_job.do(job, spark, say), total=1_200, files=4, keys=40, warm=0
+    )
+    race.bench(race.named("few_keys_floor"), racing, as_json=True)
+    (found,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert found["aim"] is None
+    assert found["ratio"] > 0
+    assert found["events_per_second"].keys() == {"floor", "spark"}
+    assert found["state_bytes"]["floor"] == 0 < found["state_bytes"]["spark"]
 
 
 @pytest.mark.slow
