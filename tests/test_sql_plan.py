@@ -174,8 +174,44 @@ def test_sessions_of_every_key(text):
             [(10, 5), (20, 1)],
         ),
         (
+            "SELECT window.start AS s, SUM(n) AS n FROM (SELECT window, bidder, COUNT(*) AS n"
+            " FROM bid GROUP BY window(ts, '10 minutes'), bidder) GROUP BY window",
+            [(0, 5), (10, 1)],
+        ),
+        (
+            "SELECT w.start AS s, MAX(n) AS n FROM (SELECT window AS w, bidder, COUNT(*) AS n"
+            " FROM bid GROUP BY window(ts, '10 minutes'), bidder) t GROUP BY t.w.start",
+            [(0, 2), (10, 1)],
+        ),
+        (
+            "SELECT window_time(w) AS t, n FROM (SELECT window AS w, COUNT(*) AS n FROM bid"
+            " GROUP BY window(ts, '10 minutes')) WHERE w.start < TIMESTAMP '2025-03-14 12:10:00'",
+            [(pytest.approx(10 - 1 / 60_000_000, abs=1e-9), 5)],
+        ),
+        (
+            "SELECT window.end AS e, window_time(window) < window.end AS before, SUM(n) AS n"
+            " FROM (SELECT window, COUNT(*) AS n FROM bid GROUP BY window(ts, '10 minutes'))"
+            " GROUP BY window(window_time(window), '20 minutes')",
+            [(20, True, 6)],
+        ),
+        (
+            "SELECT window.end AS e, SUM(n) AS n FROM (SELECT window AS w, COUNT(*) AS n FROM bid"
+            " GROUP BY window(ts, '10 minutes')) GROUP BY window(w, '20 minutes')",
+            [(20, 6)],
+        ),
+        (
+            "SELECT item, session_window.end AS e FROM bid WHERE price > 4 GROUP BY item,"
+            " session_window(ts, CASE WHEN item = 'D' THEN '1 minute' ELSE '2 minutes' END)",
+            [("D", pytest.approx(9 + 9 / 60)), ("F", pytest.approx(12 + 57 / 60))],
+        ),
+        (
+            "SELECT item, session_window.end AS e FROM bid WHERE price > 5 GROUP BY item,"
+            " session_window(ts, INTERVAL '3' MINUTE)",
+            [("F", pytest.approx(13 + 57 / 60))],
+        ),
+        (
             "SELECT b.item, a.id FROM bid b JOIN ask a WITHIN (2 MINUTES, 5 SECONDS)"
-            " ON b.item = a.item",
+            " GRACE PERIOD 1 MINUTE ON b.item = a.item",
             [("A", 1), ("C", 2)],
         ),
     ],
@@ -378,6 +414,11 @@ BOUNDS = "b.ts BETWEEN a.at - INTERVAL '1' MINUTE AND a.at + INTERVAL '1' MINUTE
             " AND a.at <= b.ts + INTERVAL '1' MINUTE",
             [(1, 4)],
         ),
+        (
+            "SELECT id, price FROM ask a ASOF JOIN bid b MATCH_CONDITION (a.at >= b.ts)"
+            " ON a.item = b.item",
+            [(1, 4), (3, 6)],
+        ),
     ],
 )
 def test_joins_with_bounds_of_time(text, expected):
@@ -480,7 +521,7 @@ def test_aggregates_of_the_user_are_known_by_name():
         ("SELECT * FROM TUMBL(TABLE bid, 3)", "TUMBL", "no table function"),
         (
             "SELECT * FROM TUMBLE(TABLE bid, DESCRIPTOR(price), INTERVAL '1' DAY)",
-            "TUMBLE",
+            "price",
             "no time",
         ),
         ("SELECT * FROM HOP(TABLE bid, DESCRIPTOR(ts), INTERVAL '1' DAY)", "HOP", "needs its"),

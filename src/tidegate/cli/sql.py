@@ -20,6 +20,7 @@ from tidegate.spec.projection import PROTOCOL
 
 if TYPE_CHECKING:
     from tidegate.cli.sql_output import Printer
+    from tidegate.sql.writing import Writer
 
 _STDIN = re.compile(r"\bstdin\b", re.IGNORECASE)
 FORMATS = ("table", "json", "csv")
@@ -167,7 +168,10 @@ def _run_embedded(query: Any, shown: Printer, *, every: bool) -> int:
     names = _shown_names(query, every=every)
     for results in embedded_results(query):
         rows = results.panes
-        _print(shown, rows if names is None else rows.select([*names]))
+        # An input without lines has no columns.
+        if names is not None and rows.num_rows:
+            rows = rows.select([*names])
+        _print(shown, rows)
         late += _report_late(results.late)
     shown.close()
     return late
@@ -240,7 +244,6 @@ def _run_inserts(inserts: Any, options: argparse.Namespace) -> int:
 
 def _insert_embedded(insert: Any, options: argparse.Namespace) -> int:
     """Run an insert in this process."""
-    from tidegate.operators.ingest.projection import project
     from tidegate.sql.scalars import compile_duckdb
     from tidegate.sql.writing import writer_of
 
@@ -251,18 +254,31 @@ def _insert_embedded(insert: Any, options: argparse.Namespace) -> int:
     to = writer_of(insert.target, query.folder, printed)
     late = None if insert.late is None else writer_of(insert.late, query.folder, printed)
     for results in embedded_results(query):
-        rows = _columns_of(project(results.panes, query.output).rows, insert.target)
-        _print(to, rows)
+        lost += _insert_rows(results.panes, query.output, insert.target, to)
         if late is None or query.late is None:
             lost += _report_late(results.late)
             continue
         steps = (compile_duckdb(query.late.select),) if query.late.select else ()
-        rows = _columns_of(project(results.late, (*steps, *query.late_output)).rows, insert.late)
-        _print(late, rows)
+        lost += _insert_rows(results.late, (*steps, *query.late_output), insert.late, late)
     to.close()
     if late is not None and late is not to:
         late.close()
     return lost
+
+
+def _insert_rows(rows: pa.Table, steps: Any, target: Any, to: Writer) -> int:
+    """Write rows into a table; returns the number of those with values that it cannot have."""
+    from tidegate.operators.ingest.projection import project
+    from tidegate.operators.ingest.schema_cast import BROKEN
+
+    found, failed = project(rows, steps).rows, 0
+    if BROKEN in found.column_names:
+        problems = found.column(BROKEN).drop_null()
+        reasons = pa.array(["bad_value"] * len(problems), pa.string())
+        failed = _report_late(pa.table({"reason": reasons, "detail": problems}))
+        found = found.filter(found.column(BROKEN).is_null()).drop_columns([BROKEN])
+    _print(to, _columns_of(found, target))
+    return failed
 
 
 def _columns_of(rows: pa.Table, target: Any) -> pa.Table:

@@ -254,7 +254,12 @@ class TidegateParser(EmitParser, SparkParser):
             self.raise_error("Expected a number of a unit, as in WITHIN 5 MINUTES")
         if is_wrapped:
             self._match_r_paren()
-        window = self.expression(TableWindow(kind="WITHIN", size=size, after=after))
+        grace = None
+        if self._match_text_seq("GRACE", "PERIOD"):
+            grace = self._parse_loose_interval()
+            if grace is None:
+                self.raise_error("Expected a number of a unit, as in GRACE PERIOD 1 MINUTE")
+        window = self.expression(TableWindow(kind="WITHIN", size=size, after=after, grace=grace))
         table.set("over", window.update_positions(start))
 
     def _parse_table_alias(
@@ -271,6 +276,8 @@ class TidegateParser(EmitParser, SparkParser):
         this = super()._parse_query_modifiers(this)
         if isinstance(this, exp.Query) and starts_clause(self):
             token = self._curr
+            if this.args.get("emit") is not None:
+                self.raise_error("The query has an EMIT already", token)
             clause = self._parse_emit()
             this.set("emit", Emit(clause=clause).update_positions(token))
         return this
@@ -375,6 +382,8 @@ class Tidegate(Spark):
             "ROW": TokenType.STRUCT,
             "BYTES": TokenType.VARBINARY,
             "LOCALTIMESTAMP": TokenType.LOCALTIMESTAMP,
+            "MATCH_CONDITION": TokenType.MATCH_CONDITION,
+            "MATCH_RECOGNIZE": TokenType.MATCH_RECOGNIZE,
         }
 
     Parser = TidegateParser

@@ -141,6 +141,11 @@ def inserted(statement: Insert, query: SqlQuery, target: TableDefinition) -> Ins
                 f"the table `{target.name}` has no column `{name}`",
                 f"its columns are {', '.join(wanted.names)}",
             )
+    twice = next((name for name in names if [*names, *fixed].count(name) > 1), None)
+    if twice is not None:
+        raise statement.place.error(
+            f"the column `{twice}` of `{target.name}` is inserted twice", "name each column once"
+        )
     if len(names) != len(query.columns):
         raise statement.place.error(
             f"the query has {len(query.columns)} columns, and"

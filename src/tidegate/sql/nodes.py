@@ -63,7 +63,8 @@ class RowCount(exp.Expression):
 class TableWindow(exp.Expression):
     """The window of a side of a join: `OVER (ROWS 3 PRECEDING)`, or `WITHIN (1 HOUR, 2 HOURS)`.
 
-    With the kind `WITHIN`, its rows are at most `size` before and `after` behind those of the left.
+    With the kind `WITHIN`, its rows are at most `size` before and `after` behind those of the left;
+    `grace` is the lateness of the join.
     """
 
     arg_types: ClassVar[dict[str, Any]] = {
@@ -72,6 +73,7 @@ class TableWindow(exp.Expression):
         "order": False,
         "partition_by": False,
         "after": False,
+        "grace": False,
     }
 
 

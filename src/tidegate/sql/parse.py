@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tidegate.errors import SpecError, SqlError
 from tidegate.sql.commands import WORDS, command
-from tidegate.sql.dialect import Tidegate
+from tidegate.sql.dialect import GROUP_WINDOWS, Tidegate
 from tidegate.sql.nodes import MetadataColumn, Watermark, local_name
 from tidegate.sql.positions import Place, place_of
 from tidegate.sql.statements import (
@@ -123,9 +122,16 @@ def _tokens(text: str) -> list[Token]:
 
 
 def _with_window_calls(tokens: list[Token]) -> list[Token]:
-    """The same tokens, with `window` as a plain name where it is a function: `window(ts, ...)`."""
-    for token, following in itertools.pairwise(tokens):
-        if token.token_type == TokenType.WINDOW and following.token_type == TokenType.L_PAREN:
+    """The same tokens, with `window` as a plain name where it begins no clause.
+
+    That is the function `window(ts, ...)` of Spark, and its column: `GROUP BY window`.
+    """
+    for number, token in enumerate(tokens):
+        if token.token_type != TokenType.WINDOW:
+            continue
+        named, by = ([*tokens[number + 1 : number + 3], None, None])[:2]
+        defines = by is not None and by.token_type == TokenType.ALIAS
+        if not defines and (named is None or named.text.upper() not in GROUP_WINDOWS):
             token.token_type = TokenType.VAR
     return tokens
 
@@ -239,7 +245,19 @@ def _plain(why: str) -> str:
         return f"the statement is incomplete: `{what}` is missing"
     if "Invalid expression / Unexpected token" in why:
         return "unexpected token"
-    return why[:1].lower() + why[1:] if not why[:2].isupper() else why
+    first = why.split(" ", 1)[0]
+    return why if len(first) > 1 and first.isupper() else why[:1].lower() + why[1:]
+
+
+_HINTS = (
+    ("EMIT already", "one EMIT for a query: EMIT AFTER WATERMARK EARLY ... LATE ..."),
+    ("trigger", "EVERY INTERVAL '10' SECOND, EVERY 100 ROWS, AFTER 1 ROW"),
+    ("number of rows", "AFTER 100 ROWS"),
+    ("interval", "INTERVAL '10' SECOND"),
+    ("number of provided arguments", "check the arguments of the function"),
+    ("Required keyword", "check the arguments of the functions, and the words around"),
+)
+"""Hints by words of an error of the parser."""
 
 
 def _hint(why: str) -> str:
@@ -247,7 +265,7 @@ def _hint(why: str) -> str:
         return "a parenthesis is open here, or a word before this one is not known"
     if "Unexpected token" in why:
         return "check the order of the clauses: FROM, WHERE, GROUP BY, HAVING, EMIT"
-    return ""
+    return next((hint for words, hint in _HINTS if words in why), "")
 
 
 def _converted(tree: exp.Expr, text: str, chunk: _Chunk) -> Statement:

@@ -13,6 +13,16 @@ _WIDEST = 120
 """The number of columns of a line that an error shows."""
 
 
+_IN_SQL = (
+    ("such as late=tg.after_count(1)", "EMIT AFTER WATERMARK LATE AFTER 1 ROW"),
+    ("tg.within(...)", "a.ts BETWEEN b.ts - INTERVAL '1' HOUR AND b.ts"),
+    ("tg.hopping(...)", "HOP(TABLE t, DESCRIPTOR(ts), slide, size)"),
+    ("tg.repeatedly(...), or tg.after_watermark(early=", "EMIT AFTER WATERMARK EARLY ("),
+    (", late=...)", ") LATE AFTER 1 ROW"),
+)
+"""Words of hints of the API, and what they are in SQL."""
+
+
 @dataclass(frozen=True)
 class Place:
     """A range of characters of a text: of `start` and `end`, both are included."""
@@ -32,7 +42,11 @@ class Place:
         return self.start - self.text.rfind("\n", 0, self.start)
 
     def error(self, why: str, hint: str = "") -> SqlError:
-        """An error that points at the place."""
+        """An error that points at the place; a hint in terms of the API is one of SQL here."""
+        why, _, own = why.partition(". Hint: ")
+        hint = hint or own
+        for words, sql in _IN_SQL:
+            hint = hint.replace(words, sql)
         first = self.start - self.column + 1
         line = masked_sql(self.text)[first:].split("\n", 1)[0].replace("\t", " ").rstrip("\r")
         at = self.column - 1

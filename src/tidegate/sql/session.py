@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from sqlglot import exp
 
 from tidegate.api.running import Pipeline
 from tidegate.api.streams import Stream
@@ -23,7 +25,7 @@ from tidegate.sql.listing import Listing, described, listed
 from tidegate.sql.parse import parse_script
 from tidegate.sql.plan import Catalog, Table, TableScan, lookup
 from tidegate.sql.planner.query import plan_query
-from tidegate.sql.positions import Place
+from tidegate.sql.positions import Place, has_place, place_of
 from tidegate.sql.query import SqlQuery
 from tidegate.sql.reading import Lines
 from tidegate.sql.settings import Settings
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 Result = SqlQuery | Insertions | str | None
 """What a statement returns: a query, inserts, an explanation, or nothing."""
+_QUOTED = re.compile(r"`([^`]+)`")
 
 
 def run_script(
@@ -141,7 +144,7 @@ class SqlSession:
 
     def query(self, statement: Query, *, complete: bool = False) -> SqlQuery:
         """A query, planned; nothing of it runs."""
-        return SqlQuery(
+        found = SqlQuery(
             statement.text,
             statement.place,
             plan_query(statement, self.catalog),
@@ -150,6 +153,27 @@ class SqlSession:
             complete,
             folder=self.folder,
         )
+        self._check_types(found, statement)
+        return found
+
+    def _check_types(self, query: SqlQuery, statement: Query) -> None:
+        """Refuse what the types of the columns do not allow, as far as they are known."""
+        if not query.runs_embedded:
+            return
+        try:
+            with query.embedded(now=0) as op:
+                for name in op.inputs:
+                    schema = query.tables[name].schema
+                    if schema is not None:
+                        op.add_messages(schema.empty_table(), input=name)
+                op.get_result()
+        except (SpecError, InputError) as error:
+            if hasattr(error, "line"):
+                raise
+            why, _, hint = str(error).partition(". Hint: ")
+            node = _named(statement.tree, _QUOTED.findall(why))
+            place = statement.place if node is None else place_of(statement.place.text, node)
+            raise place.error(why.rstrip("."), hint) from None
 
     def _pipeline_table(self, name: str, source: Any) -> Table:
         """The table of panes or joined rows; inputs without a source are tables themselves."""
@@ -274,6 +298,18 @@ class SqlSession:
                 f"CREATE TABLE {statement.table} (...) WITH ('connector' = 'print')",
             )
         return inserted(statement, self.query(statement.query, complete=complete), target)
+
+
+def _named(tree: exp.Expr, names: Sequence[str]) -> exp.Expr | None:
+    """The part of a query that an error means by the names of columns; joins come first."""
+    nodes = [one for one in tree.find_all(exp.Column, exp.Alias) if has_place(one)]
+    found = [
+        (number, one.find_ancestor(exp.Join) is None, at, one)
+        for number, name in enumerate(names)
+        for at, one in enumerate(nodes)
+        if one.alias_or_name.lower() == name.lower()
+    ]
+    return min(found, default=(None,), key=lambda item: item[:3])[-1]
 
 
 def given_table(name: str, source: Any) -> TableDefinition:

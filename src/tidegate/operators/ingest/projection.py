@@ -123,9 +123,8 @@ def _apply(table: pa.Table, projection: Projection) -> tuple[pa.Table, np.ndarra
         result = result.append_column(BROKEN, marks)
     mask = None
     if projection.where is not None:
-        answer = values[BROKEN].cast(pa.bool_()).fill_null(False)
+        mask = _holds(values[BROKEN])
         # A broken row stays, so that it reaches the late output.
-        mask = answer.to_numpy(zero_copy_only=False)
         if marks is not None:
             mask = mask | to_arrow(marks).is_valid().to_numpy(zero_copy_only=False)
     return result, mask
@@ -158,10 +157,14 @@ def _evaluated(
 
 
 def _isolated(rows: pa.Table, texts: dict[str, str]) -> tuple[dict[str, pa.Array], pa.Array | None]:
-    """The values, null in the rows for which an expression fails, and the failures."""
+    """The values, null in the rows for which an expression fails, and the failures.
+
+    A row that the condition drops is not broken, whatever its other expressions are.
+    """
     values: dict[str, pa.Array] = {}
     problems = pa.nulls(rows.num_rows, pa.string())
-    for name, text in texts.items():
+    dropped = np.zeros(rows.num_rows, bool)
+    for name, text in sorted(texts.items(), key=lambda item: item[0] != BROKEN):
         one = {name: text}
         failed, why = isolate(functools.partial(_run_some, rows, one), len(rows))
         good = np.flatnonzero(~failed)
@@ -169,12 +172,25 @@ def _isolated(rows: pa.Table, texts: dict[str, str]) -> tuple[dict[str, pa.Array
         place[good] = np.arange(len(good))
         found = _run(rows.take(pa.array(good)), one)[name]
         values[name] = found.take(pa.array(place, mask=failed))
-        if failed.any():
+        if name == BROKEN:
+            dropped = ~failed & ~_holds(values[name])
+        counted = failed & ~dropped
+        if counted.any():
             shown = "the condition" if name == BROKEN else f"`{name}`"
             what = f"{shown}: {why.partition(': ')[2].splitlines()[0]}"
-            marks = pc.if_else(pa.array(failed), what, pa.scalar(None, pa.string()))
+            marks = pc.if_else(pa.array(counted), what, pa.scalar(None, pa.string()))
             problems = pc.coalesce(problems, marks)
     return values, problems
+
+
+def _holds(answer: pa.Array) -> np.ndarray:
+    """In which rows a condition holds; null is no."""
+    kind = answer.type
+    if not (pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise SpecError(
+            f"a condition is true or false, and this one is of type {kind}. Hint: compare it"
+        )
+    return answer.cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False)
 
 
 def _run(rows: pa.Table, texts: dict[str, str]) -> dict[str, pa.Array]:

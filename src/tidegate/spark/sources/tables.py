@@ -108,8 +108,7 @@ def selected(
     """
     if not columns:
         columns = [SparkColumn(name, _quoted(name)) for name in frame.columns if name != MARK]
-    wanted = [*columns, *([] if where is None else [where])]
-    found = _with_marks(frame, wanted, [])
+    found = _with_marks(frame, columns, [], where)
     if where is None:
         return found, ()
     kept = tuple((one.name, reference(one.name)) for one in columns)
@@ -119,6 +118,9 @@ def selected(
 def filtered(frame: DataFrame, condition: SparkColumn) -> DataFrame:
     """The rows of a frame for which a condition holds, and those that are broken."""
     holds = F.expr(condition.text)
+    if condition.failure is not None:
+        # A row for which the condition fails is broken.
+        frame = frame.withColumn(MARK, F.coalesce(*_known_marks(frame), _failed(condition)))
     return frame.where(holds | F.col(MARK).isNotNull() if MARK in frame.columns else holds)
 
 
@@ -129,19 +131,38 @@ def unmarked(frame: DataFrame) -> DataFrame:
     return frame.where(F.col(_quoted(MARK)).isNull()).drop(MARK)
 
 
-def _with_marks(frame: DataFrame, columns: Sequence[SparkColumn], kept: Sequence[str]) -> DataFrame:
-    """The kept columns and the new ones; the mark of a row is that of the first failure."""
-    failures = [
-        F.when(F.expr(one.failure), F.lit(f"`{one.name}` cannot be computed"))
-        for one in columns
-        if one.failure is not None
-    ]
-    known = [F.col(_quoted(MARK))] if MARK in frame.columns else []
+def _with_marks(
+    frame: DataFrame,
+    columns: Sequence[SparkColumn],
+    kept: Sequence[str],
+    where: SparkColumn | None = None,
+) -> DataFrame:
+    """The kept columns, the new ones and the condition; the mark of a row is its first failure.
+
+    A row that the condition drops is not broken, whatever its columns are.
+    """
+    known = _known_marks(frame)
+    wanted, failures = list(columns), [_failed(one) for one in columns if one.failure is not None]
+    if where is not None:
+        wanted.append(where)
+        holds = F.expr(where.text)
+        failures = [F.when(holds, one) for one in failures]
+        failures = [*([] if where.failure is None else [_failed(where)]), *failures]
     return frame.select(
         *(F.col(_quoted(name)) for name in kept),
-        *(F.expr(one.text).alias(one.name) for one in columns),
+        *(F.expr(one.text).alias(one.name) for one in wanted),
         *([F.coalesce(*known, *failures).alias(MARK)] if known or failures else []),
     )
+
+
+def _known_marks(frame: DataFrame) -> list[Column]:
+    return [F.col(_quoted(MARK))] if MARK in frame.columns else []
+
+
+def _failed(column: SparkColumn) -> Column:
+    """The mark of the rows for which a column or a condition fails."""
+    shown = "the condition" if column.name == KEEP else f"`{column.name}`"
+    return F.when(F.expr(column.failure or "false"), F.lit(f"{shown} cannot be computed"))
 
 
 def _quoted(name: str) -> str:

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from sqlglot import exp
+from sqlglot.errors import ErrorLevel
 
 from tidegate.errors import SpecError
 from tidegate.spec import aggregates as tg
@@ -163,8 +164,7 @@ class AggregateReader:
         if kind not in readers:
             raise self.scope.error(
                 call,
-                f"the aggregate {call.sql_name() if isinstance(call, exp.Func) else kind.__name__}"
-                " is not supported",
+                f"the aggregate {_name(call)} is not supported",
                 "register an aggregate of your own under a name",
             )
         return readers[kind](call)
@@ -344,6 +344,11 @@ def unknown_function(scope: Scope, node: exp.Anonymous, known: frozenset[str]) -
     near = difflib.get_close_matches(node.name.lower(), [name.lower() for name in known], 1)
     hint = f"did you mean `{near[0]}`?" if near else "register it, or check its name"
     return scope.error(node, f"there is no function `{node.name}`", hint)
+
+
+def _name(call: exp.Expr) -> str:
+    """The name of a function as it is written."""
+    return call.sql("spark", unsupported_level=ErrorLevel.IGNORE).partition("(")[0]
 
 
 def _distinct(node: exp.Expr) -> tuple[exp.Expr, bool]:

@@ -50,6 +50,22 @@ def check(scope: Scope, relation: Relation, pairs: Sequence[Pair]) -> None:
             raise _refusal(scope, node, problem[1])
 
 
+def check_conditions(scope: Scope, relation: Relation, pairs: Sequence[Pair]) -> None:
+    """Refuse conditions over a relation that are neither true nor false."""
+    source = relation.source
+    is_known = isinstance(source, Table) and source.runs_here
+    schema = _schema_of(relation) if is_known else None
+    if schema is None:
+        return
+    for node, expression in pairs:
+        try:
+            condition = Projection(where=duckdb_text(expression), keeps="all")
+            projected_schema(schema, [condition])
+        except SpecError as error:
+            why, _, hint = str(error).partition(". Hint: ")
+            raise scope.error(node, why, hint) from None
+
+
 def _schema_of(relation: Relation) -> pa.Schema | None:
     """The columns that expressions may read, if their types are known."""
     source = relation.source

@@ -15,6 +15,7 @@ OWN = frozenset(
         "LATE",
         "WINDOW",
         "SESSION_WINDOW",
+        "WINDOW_TIME",
         "TABLE",
         "MERGED",
         "TOP_K",
@@ -33,9 +34,12 @@ OWN = frozenset(
 
 @cache
 def _builtin() -> frozenset[str]:
-    """The functions of DuckDB."""
+    """The scalar functions of DuckDB."""
     with duckdb.connect() as connection:
-        found = connection.execute("SELECT DISTINCT function_name FROM duckdb_functions()")
+        found = connection.execute(
+            "SELECT DISTINCT function_name FROM duckdb_functions()"
+            " WHERE function_type IN ('scalar', 'macro')"
+        )
         return frozenset(name.upper() for (name,) in found.fetchall())
 
 

@@ -8,23 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
+from sqlglot.errors import ErrorLevel
 
-from tidegate.api.streams import Panes, Windowed
+from tidegate.api.streams import Panes
 from tidegate.errors import SpecError
 from tidegate.spec.aggregates import Aggregate, Count
-from tidegate.spec.windows import Axis, Global, Inherited, Session, Window
+from tidegate.spec.windows import Axis, Session
 from tidegate.sql.intervals import ticks
 from tidegate.sql.nodes import WindowCall
 from tidegate.sql.plan import Catalog
 from tidegate.sql.planner.aggregates import AggregateReader
 from tidegate.sql.planner.checking import check
 from tidegate.sql.planner.emission import emitting
-from tidegate.sql.planner.inputs import Columns, opened
+from tidegate.sql.planner.inputs import Columns, in_windows
 from tidegate.sql.planner.relation import (
     BOUNDS,
     END,
+    SPARK_BOUNDS,
     START,
-    TIME,
     Field,
     Relation,
     Role,
@@ -33,15 +34,19 @@ from tidegate.sql.planner.relation import (
     last_instant,
     physical,
 )
-from tidegate.sql.planner.scope import BOUND_NAMES, Scope
-from tidegate.sql.planner.windows import arguments_of, spark_window, window_of
+from tidegate.sql.planner.scope import BOUND_NAMES, WINDOW_TIME, Scope
+from tidegate.sql.planner.windows import (
+    arguments_of,
+    gap_in_microseconds,
+    spark_window,
+    window_of,
+)
 from tidegate.sql.positions import Place
 from tidegate.sql.statements import EmitClause
 
 _BOUND_CALLS = {"_START": Role.START, "_END": Role.END, "_ROWTIME": Role.WINDOW_TIME}
 _LEGACY = ("TUMBLE", "HOP", "SESSION", "CUMULATE")
-_SPARK_WINDOWS = ("window", "session_window")
-_SPARK_BOUNDS = {"start": Role.START, "end": Role.END}
+SPARK_WINDOWS = ("window", "session_window")
 
 
 @dataclass(frozen=True)
@@ -219,13 +224,16 @@ class Grouping:
             time = None if is_clock else field.column
             return Windowing(window, time, node, is_group=True)
         name, arguments = _call(node)
-        if name.lower() in _SPARK_WINDOWS and arguments:
+        if name.lower() in SPARK_WINDOWS and arguments:
             field = self._time_field(arguments[0])
             spark = spark_window(node, name.lower(), arguments, self.scope)
             if field.role is Role.PROCTIME:
                 spark = dataclasses.replace(spark, axis=Axis.CLOCK)  # type: ignore[type-var]
             time = None if field.role is Role.PROCTIME else field.column
-            return Windowing(spark, time, node, is_group=True)
+            gap = None
+            if isinstance(spark, Session) and spark.gap is None:
+                gap = gap_in_microseconds(self.scope, arguments[1])
+            return Windowing(spark, time, node, is_group=True, gap=gap)
         return None
 
     def _main_time(self, node: WindowCall) -> Field:
@@ -242,8 +250,8 @@ class Grouping:
         """Take the bounds of windows out of the groups, and decide which window it is."""
         for expression, alias in list(groups):
             role = self._bound_role(expression)
-            if role is not None:
-                self.bounds_grouped.add(role)
+            if role is not None or self._is_spark_window(expression):
+                self.bounds_grouped |= {Role.START, Role.END} if role is None else {role}
                 groups.remove((expression, alias))
         if self.windowing is not None:
             if not self.windowing.is_group and not self.bounds_grouped & {Role.START, Role.END}:
@@ -260,7 +268,8 @@ class Grouping:
                 self.select.args.get("group") or self.select,
                 "a group over a stream without a window never ends, and has no EMIT",
                 "group by a window: FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1'"
-                " MINUTE)) GROUP BY window_start, window_end; or say when it emits: EMIT CHANGES",
+                " MINUTE)) GROUP BY window_start, window_end; or say when it emits: EMIT CHANGES,"
+                " or EMIT FINAL at the end of tables that end",
             )
 
     def _bound_role(self, node: exp.Expr) -> Role | None:
@@ -269,6 +278,8 @@ class Grouping:
             nested = self._spark_bound(node)
             if nested is not None:
                 return nested
+            if self._is_spark_window(node):
+                return None
             found = self.scope.find(node)
             if found is not None:
                 return found.role if found.role in BOUNDS else None
@@ -276,8 +287,10 @@ class Grouping:
             is_clause = self.select.args.get("group_window") is not None and not node.table
             return of_clause.get(node.name.lower()) if is_clause else None
         if isinstance(node, exp.Dot) and self._is_spark_window(node.this):
-            return _SPARK_BOUNDS.get(node.expression.name.lower())
+            return SPARK_BOUNDS.get(node.expression.name.lower())
         name, arguments = _call(node)
+        if name.upper() == WINDOW_TIME and len(arguments) == 1:
+            return Role.WINDOW_TIME if self._is_spark_window(arguments[0]) else None
         for suffix, role in _BOUND_CALLS.items():
             kind = name.upper().removesuffix(suffix)
             if kind != name.upper() and kind in _LEGACY:
@@ -299,19 +312,22 @@ class Grouping:
     def _is_spark_window(self, node: exp.Expr) -> bool:
         """Whether an expression is the column `window` of Spark, or its function."""
         windowing = self.windowing
+        if isinstance(node, exp.Column):
+            found = self.scope.find(node)
+            if found is not None:
+                return found.role is Role.WINDOW
         if windowing is None or isinstance(windowing.node, WindowCall):
             return False
         if isinstance(node, exp.Column):
-            is_named = node.name.lower() == _call(windowing.node)[0].lower() and not node.table
-            return is_named and self.scope.find(node) is None
+            return node.name.lower() == _call(windowing.node)[0].lower() and not node.table
         return node == windowing.node
 
     def _spark_bound(self, column: exp.Column) -> Role | None:
         """`window.start` and `window.end` of Spark."""
         is_spark = self.windowing is not None and not isinstance(self.windowing.node, WindowCall)
-        if not is_spark or column.table.lower() not in _SPARK_WINDOWS:
+        if not is_spark or column.table.lower() not in SPARK_WINDOWS:
             return None
-        return _SPARK_BOUNDS.get(column.name.lower())
+        return SPARK_BOUNDS.get(column.name.lower())
 
     def _name_keys(self, groups: list[tuple[exp.Expr, str | None]]) -> None:
         self._partition_first()
@@ -349,7 +365,9 @@ class Grouping:
                 )
             wanted = alias if self.reader.is_aggregate(node) else None
             expression = self._over_panes(node, wanted)
-            role = self._bound_role(node) or Role.PLAIN
+            role = self._bound_role(node) or (
+                Role.WINDOW if self._is_spark_window(node) else Role.PLAIN
+            )
             name = alias or _default_name(node, number)
             taken.append(Field(name, expression, role))
         return taken
@@ -370,6 +388,8 @@ class Grouping:
             if self.reader.is_aggregate(part):
                 return self._aggregate(part, wanted if part is node else None)
             role = self._bound_role(part)
+            if role is Role.WINDOW_TIME and _call(part)[0].upper() == WINDOW_TIME:
+                return last_instant("MICROSECOND")
             if role is not None:
                 return bound(role)
             if self._is_spark_window(part):
@@ -435,22 +455,8 @@ class Grouping:
             self.aggregates[self.columns.output(None, self.keys.values(), "_n")] = Count()
         key = list(dict.fromkeys(self.keys.values()))
         try:
-            window = self._window()
-            time = self._time(window)
-            if isinstance(window, Session) and isinstance(window.gap_column, str):
-                self.columns.name(physical(window.gap_column))
-            stream = opened(self.relation, self.columns.items(), key, time)
-            windowed = (
-                stream.inherit()
-                if isinstance(window, Inherited)
-                else Windowed(
-                    stream.input,
-                    window,
-                    also=stream.also,
-                    sources=stream.sources,
-                    names=stream.names,
-                )
-            )
+            relation = dataclasses.replace(self.relation, windowing=self.windowing)
+            windowed = in_windows(relation, self.columns, key, inherits=self.inherits)
             return emitting(windowed, self._emit()).aggregate(**self.aggregates)
         except SpecError as error:
             raise self.context.refused(node or self.select, error, self.scope) from None
@@ -464,22 +470,6 @@ class Grouping:
         clause = EmitClause() if self.clause is None else self.clause
         return dataclasses.replace(clause, lateness=ticks(grace))
 
-    def _window(self) -> Window:
-        if self.inherits:
-            return Inherited()
-        if self.windowing is not None:
-            return self.windowing.window
-        has_time = any(one.role is Role.TIME for one in self.relation.fields)
-        return Global(Axis.EVENT_TIME if has_time else Axis.CLOCK)
-
-    def _time(self, window: Window) -> str | None:
-        if self.windowing is not None:
-            return self.windowing.time
-        if isinstance(window, Inherited):
-            return TIME
-        found = [one.column for one in self.relation.fields if one.role is Role.TIME]
-        return found[0] if found else None
-
 
 def time_field(scope: Scope, node: exp.Expr) -> Field:
     """The field of the time of a window; an error for other columns."""
@@ -487,10 +477,15 @@ def time_field(scope: Scope, node: exp.Expr) -> Field:
         name, _ = _call(node)
         if name.upper() == "PROCTIME":
             return Field("proctime", node, Role.PROCTIME)
+        instant = scope.last_instant(node)
+        if instant is not None:
+            return instant
         raise scope.error(
             node, "the time of a window is a column", "compute it in CREATE TABLE, with a WATERMARK"
         )
     found = scope.field(node)
+    if found.role is Role.WINDOW:
+        return dataclasses.replace(found, role=Role.WINDOW_TIME)
     if found.role not in (Role.TIME, Role.PROCTIME, Role.WINDOW_TIME, *BOUNDS) and (
         found.column is None
     ):
@@ -507,7 +502,7 @@ def _spark_struct() -> exp.Struct:
     return exp.Struct(
         expressions=[
             exp.PropertyEQ(this=exp.to_identifier(name), expression=bound(role))
-            for name, role in _SPARK_BOUNDS.items()
+            for name, role in SPARK_BOUNDS.items()
         ]
     )
 
@@ -529,4 +524,4 @@ def _default_name(node: exp.Expr, number: int) -> str:
 
 
 def _text(node: exp.Expr) -> str:
-    return node.sql(dialect="spark")
+    return node.sql(dialect="spark", unsupported_level=ErrorLevel.IGNORE)

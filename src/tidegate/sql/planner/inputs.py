@@ -9,15 +9,17 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.api.joins import Joined
-from tidegate.api.streams import Panes, Stream, merge, stream, union
+from tidegate.api.streams import Panes, Stream, Windowed, merge, stream, union
 from tidegate.errors import SpecError
 from tidegate.spec.operator import RESERVED, Input
 from tidegate.spec.watermarks import Generated, Noted, Punctuated
+from tidegate.spec.windows import Axis, Global, Inherited, Session, Window
 from tidegate.sql.plan import Select, Table, TableScan
 from tidegate.sql.planner.relation import (
     TIME,
     Merged,
     Relation,
+    Role,
     United,
     column_of,
     columns_in,
@@ -177,6 +179,46 @@ def opened(
     as_is = not exact and _is_identity(relation, columns)
     select = relation.select(() if as_is else columns)
     return _projected(found, select)
+
+
+def in_windows(
+    relation: Relation, columns: Columns, key: Sequence[str], *, inherits: bool
+) -> Windowed:
+    """The stream of a relation in its windows: its own, those of its source, or one for all."""
+    windowing = relation.windowing
+    window, time = (
+        (windowing.window, windowing.time)
+        if windowing is not None
+        else (Inherited(), TIME)
+        if inherits
+        else _one_window(relation)
+    )
+    if isinstance(window, Session) and isinstance(window.gap_column, str):
+        gap = None if windowing is None else windowing.gap
+        name = columns.name(physical(window.gap_column) if gap is None else gap, role="_g")
+        window = dataclasses.replace(window, gap_column=name)
+    found = opened(relation, columns.items(), key, time)
+    if isinstance(window, Inherited):
+        return found.inherit()
+    return Windowed(found.input, window, also=found.also, sources=found.sources, names=found.names)
+
+
+def _one_window(relation: Relation) -> tuple[Window, str | None]:
+    """The window that has all rows of a relation, and its time."""
+    source = relation.source
+    if isinstance(source, Panes):
+        # The panes of one window have no time, those of others the end of their window.
+        return (Inherited() if _is_global(source) else Global(Axis.EVENT_TIME)), TIME
+    times = [one.column for one in relation.fields if one.role is Role.TIME]
+    return Global(Axis.EVENT_TIME if times else Axis.CLOCK), times[0] if times else None
+
+
+def _is_global(panes: Panes) -> bool:
+    """Whether panes are those of a window without an end."""
+    window = panes.spec.window
+    if isinstance(window, Inherited):
+        return all(isinstance(one, Panes) and _is_global(one) for one in panes.sources)
+    return isinstance(window, Global)
 
 
 def _merged(

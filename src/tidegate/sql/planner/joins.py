@@ -183,6 +183,7 @@ class JoinPlanner:
         """The joined relation, and the conditions of WHERE that it does not use."""
         on = list(conjuncts(self.node.args.get("on")))
         on = [one for one in on if not (isinstance(one, exp.Boolean) and one.this)]
+        on += conjuncts(self.node.args.get("match_condition"))
         on += self._using(left, right)
         rest: list[exp.Expr] = []
         if self.how == "inner":
@@ -203,18 +204,15 @@ class JoinPlanner:
         query = found.query
         right = side_of(query)
         where = query.args.get("where")
-        on: list[exp.Expr] = list(conjuncts(where.this)) if where is not None else []
+        inner = conjuncts(where.this) if where is not None else ()
+        on: list[exp.Expr] = [_qualified(one, right) for one in inner]
         if found.value is not None:
             if len(query.expressions) != 1 or isinstance(query.expressions[0], exp.Star):
                 raise self.error("the query of IN has one column", "WHERE a IN (SELECT b FROM ...)")
             item = query.expressions[0]
             item = item.this if isinstance(item, exp.Alias) else item
-            if isinstance(item, exp.Column) and not item.table:
-                item = item.copy()
-                qualifier = next((one.qualifier for one in right.fields if one.qualifier), None)
-                if qualifier is not None:
-                    item.set("table", exp.to_identifier(qualifier))
-            on.append(exp.EQ(this=found.value.copy(), expression=item))
+            value = _qualified(found.value, left)
+            on.append(exp.EQ(this=value, expression=_qualified(item, right)))
         return self._planned(left, right, on)
 
     def _is_known(self, condition: exp.Expr, left: Relation, right: Relation) -> bool:
@@ -507,6 +505,10 @@ class JoinPlanner:
                 "a JOIN b WITHIN 5 MINUTES ON a.id = b.id",
             )
         earlier, later = ticks(window.args["size"]), ticks(window.args["after"])
+        grace = window.args.get("grace")
+        if grace is not None:
+            clause = EmitClause() if self.clause is None else self.clause
+            self.clause = dataclasses.replace(clause, lateness=ticks(grace))
         return Within(later, earlier), (times[LEFT], times[RIGHT])
 
     def _last_rows(self, sizes: Sequence[int | None], spans: Sequence[int | None]) -> Rows:
@@ -752,6 +754,19 @@ def _marked(sides: tuple[Relation, Relation]) -> dict[str, Field]:
         for side in (LEFT, RIGHT)
         for number, one in enumerate(sides[side].fields)
     }
+
+
+def _qualified(expression: exp.Expr, side: Relation) -> exp.Expr:
+    """An expression whose columns without a table are those of a side, if it has them."""
+
+    def named(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Column) and not node.table:
+            fields = [one for one in side.fields if one.name.lower() == node.name.lower()]
+            if fields and fields[0].qualifier is not None:
+                node.set("table", exp.to_identifier(fields[0].qualifier))
+        return node
+
+    return expression.copy().transform(named)
 
 
 def _main_time(side: Relation) -> str | None:

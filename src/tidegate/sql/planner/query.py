@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
 from sqlglot import exp
 
 from tidegate.api.joins import Joined
@@ -14,11 +15,11 @@ from tidegate.errors import SpecError
 from tidegate.spec.windows import Axis, Window
 from tidegate.sql.nodes import Descriptor, TableArgument, TableWindow, WindowCall, local_name
 from tidegate.sql.plan import Branch, Catalog, QueryPlan, Table, TableScan, lookup
-from tidegate.sql.planner.aggregates import has_aggregate, unknown_function
-from tidegate.sql.planner.checking import check
+from tidegate.sql.planner.aggregates import has_aggregate
+from tidegate.sql.planner.checking import check, check_conditions
 from tidegate.sql.planner.emission import merged, within_chain
-from tidegate.sql.planner.functions import known_functions
 from tidegate.sql.planner.grouping import (
+    SPARK_WINDOWS,
     Context,
     Grouping,
     bound,
@@ -29,7 +30,8 @@ from tidegate.sql.planner.grouping import (
 from tidegate.sql.planner.grouping_sets import has_sets, with_sets
 from tidegate.sql.planner.joins import JoinPlanner, subquery_condition
 from tidegate.sql.planner.over import over_relation, settled
-from tidegate.sql.planner.ranking import materialised, rank_limit, ranked
+from tidegate.sql.planner.ranking import bounds_of, materialised, rank_limit, ranked
+from tidegate.sql.planner.refusals import lone_window, refuse_calls, refuse_clauses
 from tidegate.sql.planner.relation import (
     BOUNDS,
     PENDING,
@@ -48,27 +50,6 @@ from tidegate.sql.planner.scope import Scope
 from tidegate.sql.planner.tables import late_columns, table_relation
 from tidegate.sql.planner.windows import arguments_of, table_of, usage, window_of
 from tidegate.sql.statements import EmitClause, Query
-
-_REFUSED = {
-    "order": (
-        "ORDER BY over a stream never ends",
-        "leave it out; a Top-N numbers rows: ROW_NUMBER() OVER (PARTITION BY window_start,"
-        " window_end ORDER BY x)",
-    ),
-    "limit": ("LIMIT of a stream depends on the order of arrival", "leave it out, or use a Top-N"),
-    "offset": ("OFFSET of a stream depends on the order of arrival", "leave it out"),
-    "laterals": ("LATERAL VIEW is not supported", "flatten the rows before the query"),
-    "cluster": ("CLUSTER BY is not supported", "leave it out"),
-    "distribute": ("DISTRIBUTE BY is not supported", "leave it out"),
-    "sort": ("SORT BY is not supported", "leave it out"),
-    "sample": ("TABLESAMPLE is not supported", "filter with WHERE"),
-    "match": ("MATCH_RECOGNIZE is not supported", "use windows"),
-    "locks": ("FOR UPDATE is not supported", "leave it out"),
-    "pivots": ("PIVOT is not supported", "use aggregates with FILTER (WHERE ...)"),
-    "hint": ("hints are not supported", "write the options of a table in CREATE TABLE"),
-    "into": ("SELECT INTO is not supported", "INSERT INTO name SELECT ..."),
-    "connect": ("CONNECT BY is not supported", "leave it out"),
-}
 
 
 def plan_query(query: Query, catalog: Catalog) -> QueryPlan:
@@ -112,7 +93,8 @@ class _Planner:
             return planner.union(tree, outer)
         if not isinstance(tree, exp.Select):
             name = type(tree).__name__.upper()
-            raise self.error(tree, f"{name} is not supported over streams", "UNION ALL is")
+            place = tree.args.get("expression") or tree
+            raise self.error(place, f"{name} is not supported over streams", "UNION ALL is")
         return planner.select(tree, outer)
 
     def _with(self, with_: exp.Expr, outer: EmitClause | None) -> _Planner:
@@ -164,7 +146,7 @@ class _Planner:
         """The relation of a SELECT."""
         self._refuse_modifiers(tree)
         clause = merged(_clause_of(tree), outer)
-        self._check_functions(tree)
+        refuse_calls(self.context.scope(), tree, self.context.catalog)
         relation = self._filtered(tree, clause)
         if has_sets(tree):
             relation, tree = with_sets(self.context, relation, tree)
@@ -190,26 +172,11 @@ class _Planner:
         return found if qualify is None else self._qualified(found, qualify.this, clause)
 
     def _refuse_modifiers(self, tree: exp.Expr) -> None:
-        for name, (why, hint) in _REFUSED.items():
-            if tree.args.get(name):
-                found = tree.args[name]
-                node = found[0] if isinstance(found, list) else found
-                if isinstance(node, exp.Hint):
-                    # The nodes of a hint count their places from its own begin.
-                    node = tree.expressions[0]
-                raise self.error(node if isinstance(node, exp.Expr) else tree, why, hint)
+        refuse_clauses(self.context.scope(), tree)
 
     def error(self, node: exp.Expr | None, why: str, hint: str = "") -> SpecError:
         """An error at a node of the text."""
         return self.context.scope().error(node, why, hint)
-
-    def _check_functions(self, tree: exp.Select) -> None:
-        known = known_functions(self.context.catalog)
-        for node in tree.find_all(exp.Anonymous):
-            is_table = isinstance(node.parent, exp.Table) or node.parent_select is not tree
-            is_table |= isinstance(node.parent, exp.Anonymous) and node.parent.name == "TABLE"
-            if not is_table and node.name.upper() not in known:
-                raise unknown_function(self.context.scope(), node, known)
 
     # FROM
 
@@ -221,13 +188,10 @@ class _Planner:
         where = tree.args.get("where")
         conditions = list(conjuncts(where.this)) if where is not None else []
         relation = _with_named(self._from(from_.this, clause), from_.this, tree)
-        for join in tree.args.get("joins") or []:
-            planner = JoinPlanner(self.context, join, clause)
-            right = _with_named(self._from(join.this, within_chain(clause)), join.this, tree)
-            left = self._settled_side(relation, clause)
-            relation, conditions = planner.joined(
-                left, self._settled_side(right, clause), conditions
-            )
+        joins = tree.args.get("joins") or []
+        relation, conditions = self._joined(relation, joins, conditions, tree, clause)
+        if relation.window is not None and not any(map(subquery_condition, conditions)):
+            raise lone_window(self.context.scope(), from_.this)
         rest = []
         for condition in conditions:
             found = subquery_condition(condition)
@@ -241,10 +205,31 @@ class _Planner:
             )
         return self._where(tree, relation, rest, clause)
 
+    def _joined(
+        self,
+        relation: Relation,
+        joins: Sequence[exp.Expr],
+        conditions: list[exp.Expr],
+        tree: exp.Select | None,
+        clause: EmitClause | None,
+    ) -> tuple[Relation, list[exp.Expr]]:
+        """A relation with the tables that it is joined with, and the conditions that are left."""
+        for join in joins:
+            planner = JoinPlanner(self.context, join, clause)
+            right = self._from(join.this, within_chain(clause))
+            if tree is not None:
+                right = _with_named(right, join.this, tree)
+            left = self._settled_side(relation, clause)
+            relation, conditions = planner.joined(
+                left, self._settled_side(right, clause), conditions
+            )
+        return relation, conditions
+
     def _side_of(self, query: exp.Expr, clause: EmitClause | None) -> Relation:
         from_ = query.args.get("from_")
         if not isinstance(query, exp.Select) or from_ is None or query.args.get("joins"):
             raise self.error(query, "the query of IN and EXISTS reads one table")
+        refuse_calls(self.context.scope(), query, self.context.catalog)
         for name in ("group", "having", "distinct"):
             if query.args.get(name):
                 return self.query(
@@ -267,6 +252,7 @@ class _Planner:
         after: list[exp.Expr] = []
         pairs = [(condition, scope.resolve(condition)) for condition in conditions]
         check(scope, relation, pairs)
+        check_conditions(scope, relation, pairs)
         for condition, resolved in pairs:
             names = {one.name for one in relation.fields if one.role in BOUNDS}
             uses_bounds = relation.windowing is not None and (
@@ -290,9 +276,16 @@ class _Planner:
         """The relation of a table, a function or a subquery in FROM."""
         alias = node.alias or None
         names = _alias_columns(node)
+        joins = node.args.get("joins")
+        if isinstance(node, exp.Table) and joins:
+            # `(a JOIN b ON ...)` in parentheses.
+            first = node.copy()
+            first.set("joins", None)
+            return self._joined(self._from(first, clause), joins, [], None, clause)[0]
         if isinstance(node, exp.Subquery):
+            self._refuse_modifiers(node)
             if isinstance(node.this, exp.Table):
-                return self._from(node.this, clause).named(alias, names)
+                return _renamed(self._from(node.this, clause), alias, names)
             own = _clause_of(node)
             found = self.query(node.this, merged(own, within_chain(clause)))
             return found.named(alias, names)
@@ -303,9 +296,7 @@ class _Planner:
             flattens = isinstance(node, exp.Unnest | exp.Lateral)
             hint = "flatten the rows before the query" if flattens else "FROM name"
             raise self.error(node, f"{kind} cannot be read as a stream", hint)
-        for name in ("when", "sample", "changes"):
-            if node.args.get(name):
-                raise self.error(node, f"this clause of the table `{node.name}` is not supported")
+        self._refuse_modifiers(node)
         if not isinstance(node.this, exp.Identifier):
             found = _renamed(self._from_call(node.this, clause), alias, names)
         else:
@@ -378,7 +369,7 @@ class _Planner:
             time = exp.Column(this=time.expressions[0])
         field = None if time is None else time_field(scope, time)
         window = window_of(given, is_clock=field is not None and field.role is Role.PROCTIME)
-        column = self._time_column(window, field, relation, call)
+        column = self._time_column(window, field, relation, call, time)
         kept = tuple(one for one in relation.fields if one.name not in set(BOUNDS))
         resolved = None if partition is None else tuple(scope.resolve(one) for one in partition)
         return dataclasses.replace(
@@ -394,6 +385,7 @@ class _Planner:
         field: Field | None,
         relation: Relation,
         call: exp.Expr,
+        place: exp.Expr | None = None,
     ) -> str | None:
         """The physical time column of a window on event time."""
         if window.axis != Axis.EVENT_TIME:
@@ -409,11 +401,18 @@ class _Planner:
             return relation.ends or str(field.role)
         source = relation.source
         if field.role is Role.PLAIN and isinstance(source, Table) and source.input.time:
-            known = ", ".join(str(time.column) for time in source.input.times)
+            known = [str(time.column) for time in source.input.times]
+            can_be = source.schema is None or (
+                field.column in source.schema.names
+                and pa.types.is_timestamp(source.schema.field(field.column).type)
+            )
             raise self.error(
-                call,
-                f"`{field.name}` is no time column with a watermark; `{source.name}` has {known}",
-                f"WATERMARK FOR {field.name} AS {field.name} - INTERVAL '5' SECOND",
+                place or call,
+                f"`{field.name}` is no time column with a watermark; `{source.name}` has"
+                f" {', '.join(known)}",
+                f"WATERMARK FOR {field.name} AS {field.name} - INTERVAL '5' SECOND"
+                if can_be
+                else f"DESCRIPTOR({known[0]})",
             )
         return field.column
 
@@ -494,6 +493,14 @@ class _Planner:
         if any(one.find(exp.Window) for one in items):
             return self._with_row_windows(tree, relation, items)
         scope = self.context.scope(relation)
+        for call in (call for item in items for call in item.find_all(exp.Anonymous)):
+            if call.name.lower() in SPARK_WINDOWS and call.expressions:
+                raise scope.error(
+                    call,
+                    f"`{call.name}` groups rows, and this query has no groups",
+                    f"GROUP BY {call.name}(ts, '10 minutes'), or FROM TABLE(TUMBLE(TABLE t,"
+                    " DESCRIPTOR(ts), INTERVAL '10' MINUTE))",
+                )
         fields = [self._field(scope, item, number) for number, item in enumerate(items)]
         known = zip(items, fields, strict=True)
         pairs = [(item, one.expression) for item, one in known if one.role not in PENDING]
@@ -511,6 +518,9 @@ class _Planner:
                 if found.role in PENDING:
                     return dataclasses.replace(found, name=name)
                 return Field(name, scope.resolve(node), found.role)
+        instant = scope.last_instant(node)
+        if instant is not None:
+            return dataclasses.replace(instant, name=name)
         expression = scope.resolve(node)
         role = coalesced_bound(expression)
         return Field(name, expression) if role is None else Field(name, bound(role), role)
@@ -558,16 +568,16 @@ class _Planner:
     ) -> Relation:
         scope = self.context.scope(relation)
         limits, rest, more = [], [], []
-        for condition in conditions:
+        for condition in bounds_of(conditions):
             uses = [scope.find(column) for column in condition.find_all(exp.Column)]
             if rank not in uses:
                 rest.append(condition)
                 continue
             limit = rank_limit(condition, lambda node: scope.find(node) is rank)
-            if limit is None:
-                more.append(condition)
-            else:
+            if limit is not None:
                 limits.append(limit)
+            if limit is None or isinstance(condition, exp.EQ):
+                more.append(condition)
         if not limits:
             raise self.error(
                 tree.args.get("where") or tree,

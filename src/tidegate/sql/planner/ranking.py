@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from sqlglot import exp
 
-from tidegate.api.streams import Panes, Windowed
 from tidegate.errors import SpecError
 from tidegate.spec.aggregates import Aggregate, Collect, TopK
-from tidegate.spec.windows import Axis, Global, Session
 from tidegate.sql.plan import Unnest
 from tidegate.sql.planner.emission import emitting
 from tidegate.sql.planner.grouping import Context, bound
-from tidegate.sql.planner.inputs import Columns, opened
+from tidegate.sql.planner.inputs import Columns, in_windows
 from tidegate.sql.planner.relation import (
     BOUNDS,
     END,
     PENDING,
-    TIME,
     Field,
     Relation,
     Role,
@@ -89,7 +86,8 @@ def ranked(
         raise scope.error(
             order,
             "a Top-N over a stream without a window never ends, and has no EMIT",
-            "PARTITION BY window_start, window_end, ... or EMIT CHANGES",
+            "PARTITION BY window_start, window_end, ..., EMIT CHANGES, or EMIT FINAL at the end of"
+            " tables that end",
         )
     by = exp.Struct(
         expressions=[
@@ -135,6 +133,16 @@ def _directions(order: exp.Expr) -> list[bool]:
     return found
 
 
+def bounds_of(conditions: Iterable[exp.Expr]) -> Iterator[exp.Expr]:
+    """The conditions, with both bounds of a BETWEEN on their own."""
+    for one in conditions:
+        if isinstance(one, exp.Between) and not one.args.get("symmetric"):
+            yield exp.GTE(this=one.this.copy(), expression=one.args["low"].copy())
+            yield exp.LTE(this=one.this.copy(), expression=one.args["high"].copy())
+        else:
+            yield one
+
+
 def rank_limit(condition: exp.Expr, is_rank: Callable[[exp.Column], bool]) -> int | None:
     """The upper bound that a condition sets for a row number; None if it sets none."""
 
@@ -150,10 +158,7 @@ def rank_limit(condition: exp.Expr, is_rank: Callable[[exp.Column], bool]) -> in
         if not rank(left) or not isinstance(right, exp.Literal) or not right.is_int:
             return None
         number = int(right.name)
-        if kind is exp.EQ:
-            # The rows before it are dropped afterwards.
-            return number if number == 1 else None
-        if kind is exp.LTE:
+        if kind in (exp.LTE, exp.EQ):
             return max(1, min(number, _LARGEST))
         if kind is exp.LT:
             return max(1, min(number - 1, _LARGEST))
@@ -201,10 +206,8 @@ def collected(
     columns.name(row, ROW)
     if by is not None:
         columns.name(by, _BY)
-    window = windowing.window if windowing is not None else None
-    if isinstance(window, Session) and isinstance(window.gap_column, str):
-        columns.name(physical(window.gap_column))
-    panes = _panes(relation, columns, key, aggregate, clause, inherits=inherits)
+    windowed = in_windows(relation, columns, key, inherits=inherits)
+    panes = emitting(windowed, clause).aggregate(**{_ROWS: aggregate})
     fields = []
     for one in relation.fields:
         if one.role in BOUNDS:
@@ -220,29 +223,3 @@ def collected(
         tuple(where),
         Unnest(_ROWS, tuple(names), None if position is None else "_position"),
     )
-
-
-def _panes(
-    relation: Relation,
-    columns: Columns,
-    key: list[str],
-    aggregate: Aggregate,
-    clause: EmitClause | None,
-    *,
-    inherits: bool,
-) -> Panes:
-    windowing = relation.windowing
-    if windowing is not None:
-        stream = opened(relation, columns.items(), key, windowing.time)
-        windowed = Windowed(
-            stream.input, windowing.window, also=stream.also, sources=stream.sources
-        )
-    elif inherits:
-        windowed = opened(relation, columns.items(), key, TIME).inherit()
-    else:
-        times = [one.column for one in relation.fields if one.role is Role.TIME]
-        time = times[0] if times else None
-        stream = opened(relation, columns.items(), key, time)
-        axis = Axis.EVENT_TIME if time is not None else Axis.CLOCK
-        windowed = Windowed(stream.input, Global(axis), also=stream.also, sources=stream.sources)
-    return emitting(windowed, clause).aggregate(**{_ROWS: aggregate})

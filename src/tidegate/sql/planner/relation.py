@@ -31,6 +31,8 @@ class Role(StrEnum):
     END = "window_end"
     WINDOW_TIME = "window_time"
     """The time of a pane, the last instant of its window."""
+    WINDOW = "window"
+    """Both bounds of a window, the column `window` of Spark."""
     RANK = "rank"
     """A row number that is not computed yet."""
     OVER = "over"
@@ -71,6 +73,8 @@ class Windowing:
     """Whether the function stands in GROUP BY, so that sessions go by the other expressions."""
     where: tuple[exp.Expr, ...] = ()
     """Conditions over the bounds of windows."""
+    gap: exp.Expr | None = None
+    """The gap of sessions, if rows have gaps of their own: microseconds."""
 
 
 @dataclass(frozen=True)
@@ -169,12 +173,24 @@ def physical(name: str) -> exp.Column:
     return exp.column(exp.to_identifier(name, quoted=True))
 
 
-def last_instant() -> exp.Expr:
-    """The last instant of the window of a row, as far as SQL can tell."""
+def last_instant(unit: str = "MILLISECOND") -> exp.Expr:
+    """The last instant of the window of a row, as far as SQL can tell; Spark has microseconds."""
     return exp.Sub(
         this=physical(END),
-        expression=exp.Interval(this=exp.Literal.string("1"), unit=exp.Var(this="MILLISECOND")),
+        expression=exp.Interval(this=exp.Literal.string("1"), unit=exp.Var(this=unit)),
     )
+
+
+SPARK_BOUNDS = {"start": Role.START, "end": Role.END}
+"""The fields of the column `window` of Spark."""
+
+
+def spark_bound(one: Field, name: str) -> Field | None:
+    """The bound `window.start` or `window.end` of the column `window` of Spark."""
+    role = SPARK_BOUNDS.get(name.lower())
+    if role is None or one.role is not Role.WINDOW or not isinstance(one.expression, exp.Struct):
+        return None
+    return Field(name, physical(str(role)), role, one.qualifier)
 
 
 def column_of(expression: exp.Expr) -> str | None:

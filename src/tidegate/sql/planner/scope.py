@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tidegate.errors import SqlError
-from tidegate.sql.planner.relation import PENDING, Field, Relation, Role, physical
+from tidegate.sql.planner.relation import (
+    PENDING,
+    Field,
+    Relation,
+    Role,
+    last_instant,
+    physical,
+    spark_bound,
+)
 from tidegate.sql.positions import Place, has_place, place_of
 
 BOUND_NAMES = {
@@ -17,6 +25,7 @@ BOUND_NAMES = {
     **dict.fromkeys(("wend", "windowend"), Role.END),
 }
 """Names of the bounds of windows in ksqlDB and in "One SQL to Rule Them All"."""
+WINDOW_TIME = "WINDOW_TIME"
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,28 @@ class Scope:
                 )
             if found:
                 return found[0]
-        return self._bound(name, qualifier)
+        return self._bound(name, qualifier) or self._bound_of_struct(column)
+
+    def _bound_of_struct(self, column: exp.Column) -> Field | None:
+        """The bound that `window.start` or `t.window.end` names."""
+        table = column.text("db")
+        found = [
+            spark_bound(one, column.name)
+            for one in self.fields
+            if _ignoring_case(one.name, column.table)
+            and (not table or _ignoring_case(one.qualifier or "", table))
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def last_instant(self, node: exp.Expr) -> Field | None:
+        """The time that `window_time(window)` of Spark is."""
+        if not isinstance(node, exp.Anonymous) or node.name.upper() != WINDOW_TIME:
+            return None
+        of = node.expressions[0] if len(node.expressions) == 1 else None
+        found = self.find(of) if isinstance(of, exp.Column) else None
+        if found is None or found.role is not Role.WINDOW:
+            return None
+        return Field("window_time", last_instant("MICROSECOND"), Role.WINDOW_TIME)
 
     def _bound(self, name: str, qualifier: str) -> Field | None:
         """The bound of a window under a name that it has in ksqlDB."""
@@ -112,6 +142,9 @@ class Scope:
             return replaced
         if isinstance(expression, exp.Column):
             return self._column(expression)
+        instant = self.last_instant(expression)
+        if instant is not None:
+            return instant.expression
         if isinstance(expression, exp.Dot):
             joined = self._dotted(expression)
             if joined is not None:

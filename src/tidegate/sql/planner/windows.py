@@ -38,6 +38,8 @@ _MORE: dict[str, tuple[str, ...]] = {
     "INHERIT": (),
 }
 """Further parameters, by name only."""
+GAP = "_gap"
+"""The column with the gaps of rows."""
 _SYNONYMS = {"DUR": "SIZE", "HOPSIZE": "SLIDE"}
 """Names that the paper "One SQL to Rule Them All" has for parameters."""
 
@@ -219,14 +221,9 @@ def timedelta_of(microseconds: int) -> str:
 
 def spark_window(call: exp.Expr, name: str, arguments: Sequence[exp.Expr], scope: Scope) -> Window:
     """The window of `window(ts, size, slide, start)` or `session_window(ts, gap)` of Spark."""
-    lengths = []
-    for one in arguments[1:]:
-        if not isinstance(one, exp.Literal) or not one.is_string:
-            raise scope.error(one, "a duration was expected", f"{name}(ts, '10 minutes')")
-        try:
-            lengths.append(duration(one.name))
-        except SpecError as error:
-            raise scope.error(one, _first(error), f"{name}(ts, '10 minutes')") from None
+    if name == "session_window" and len(arguments) == 2 and not _is_text(arguments[1]):
+        return windows.Session(None, GAP, touch="merge")
+    lengths = [_length(scope, one, name) for one in arguments[1:]]
     most = 1 if name == "session_window" else 3
     if not 1 <= len(lengths) <= most:
         raise scope.error(call, f"{name} takes a time and 1 to {most} durations")
@@ -241,6 +238,42 @@ def spark_window(call: exp.Expr, name: str, arguments: Sequence[exp.Expr], scope
         return windows.Hopping(size, slide, start)
     except SpecError as error:
         raise scope.error(call, _first(error)) from None
+
+
+def gap_in_microseconds(scope: Scope, node: exp.Expr) -> exp.Expr:
+    """The gap of each row: `CASE WHEN ... THEN '5 minutes' ... END`, or a column of durations."""
+    found = scope.resolve(node)
+    if isinstance(found, exp.Column):
+        return found
+    for one in list(found.find_all(exp.Literal, exp.Interval)):
+        result = one.parent
+        is_result = one is found or (
+            isinstance(result, exp.If | exp.Case | exp.Coalesce) and one is not result.this
+        )
+        if not is_result:
+            continue
+        amount = exp.Literal.number(_length(scope, one, "session_window"))
+        if one is found:
+            return exp.cast(amount, "bigint")
+        one.replace(amount)
+    return exp.cast(found, "bigint")
+
+
+def _length(scope: Scope, node: exp.Expr, name: str) -> int:
+    """A duration in microseconds: a text, or an interval."""
+    hint = f"{name}(ts, '10 minutes')"
+    try:
+        if isinstance(node, exp.Interval):
+            return ticks(node)
+        if _is_text(node):
+            return duration(node.name)
+    except SpecError as error:
+        raise scope.error(node, _first(error), hint) from None
+    raise scope.error(node, "a duration was expected", hint)
+
+
+def _is_text(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Literal) and bool(node.is_string)
 
 
 def table_of(given: Arguments) -> TableArgument | exp.Expr:
