@@ -201,13 +201,20 @@ def _comes_late(spec: AggregateSpec, upstreams: Mapping[int, Exchange], *, is_fe
     """
     return (
         isinstance(spec.window, Custom)
-        or (isinstance(spec.window, Session) and spec.window.reaches_end)
+        or _fires_before_its_last_event(spec)
         or (bool(spec.lateness) and not is_fed)
         or any(
             upstream.comes_late or _is_behind(spec, ordinal, upstream)
             for ordinal, upstream in upstreams.items()
         )
     )
+
+
+def _fires_before_its_last_event(spec: AggregateSpec) -> bool:
+    """Whether sessions fire with their end, where an event extends them; they expire after it."""
+    if not isinstance(spec.window, Session) or not spec.window.reaches_end:
+        return False
+    return not isinstance(spec.firing, Never) or spec.options.drop_by != "event"
 
 
 def _is_behind(spec: AggregateSpec, ordinal: int, upstream: Exchange) -> bool:

@@ -12,6 +12,7 @@ from tidegate.errors import SpecError
 from tidegate.spec.composition import fires_again
 from tidegate.spec.operator import Options, Retention
 from tidegate.spec.triggers import AfterWatermark, Never, Trigger
+from tidegate.spec.windows import Axis, Session, Window
 from tidegate.sql.statements import EmitClause
 
 _PADDINGS = "padding"
@@ -26,7 +27,7 @@ def within_chain(clause: EmitClause | None) -> EmitClause | None:
     return EmitClause(
         trigger=clause.trigger,
         lateness=clause.lateness,
-        is_final=clause.is_final,
+        is_final=clause.is_final or clause.trigger == AfterWatermark(),
         is_default=clause.is_default,
     )
 
@@ -43,6 +44,9 @@ def emitting(windowed: Windowed, clause: EmitClause | None) -> Windowed:
     """
     found = EmitClause() if clause is None else clause
     trigger = trigger_of(found)
+    if _is_over_after_its_end(windowed.windows) and (clause is None or found.is_final):
+        # The row at the end of a session may come when the watermark is there.
+        trigger = Never()
     mode = found.mode
     if mode is None:
         mode = "retracting" if trigger is None or fires_again(trigger) else "accumulating"
@@ -62,6 +66,11 @@ def emitting(windowed: Windowed, clause: EmitClause | None) -> Windowed:
         retention=found.retention,
         evictor=found.evictor,
     )
+
+
+def _is_over_after_its_end(window: Window) -> bool:
+    """Whether rows at the end of a window still extend it."""
+    return isinstance(window, Session) and window.axis is Axis.EVENT_TIME and window.reaches_end
 
 
 def joining(joined: Joined, clause: EmitClause | None) -> Joined:
