@@ -125,9 +125,10 @@ def test_what_stands_in_the_wrong_place_is_refused_there(text: str, at: str, why
 def test_hints_are_in_the_words_of_sql() -> None:
     text = """SELECT item, COUNT(*) FROM TABLE(SESSION(TABLE bid PARTITION BY (item, price),
         DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY window_start, window_end, item"""
-    with pytest.raises(SqlError, match="EMIT AFTER WATERMARK LATE AFTER 1 ROW"):
-        tg.sql(TABLES + text)
-    tg.sql(f"{TABLES}{text} EMIT AFTER WATERMARK LATE AFTER 1 ROW")
+    late = "LATE AFTER 1 ROW"
+    with pytest.raises(SqlError, match=f"EMIT AFTER WATERMARK {late}"):
+        tg.sql(f"{TABLES}{text} EMIT AFTER WATERMARK EARLY AFTER 2 ROWS")
+    tg.sql(f"{TABLES}{text} EMIT AFTER WATERMARK EARLY AFTER 2 ROWS {late}")
 
 
 def test_rows_that_where_drops_are_not_late_whatever_their_other_expressions_are() -> None:
