@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -73,3 +74,19 @@ def test_what_has_no_current_rows_is_refused(tmp_path):
     publish(tmp_path / "parts", 0, rows(("a", 0, "+", 1)), target=discarding)
     with pytest.raises(InputError, match=r"are discarding.*\.accumulating"):
         tg.read_latest(tmp_path / "parts")
+
+
+def test_the_order_that_the_docs_give_for_pandas(tmp_path, repository, monkeypatch):
+    for batch in range(12):
+        table = rows(("a", 0, "-", batch), ("a", 0, "+", batch))
+        table = table.append_column("pane", pa.array([batch, batch + 1], pa.int32()))
+        target = dataclasses.replace(KEYED, schema=table.schema)
+        publish(tmp_path / "out" / "panes", batch, table, target=target)
+    text = (repository / "docs" / "operations.md").read_text()
+    code = text[text.index("panes = pd.read_parquet") :].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    names = {"pd": pd}
+    exec(code, names)  # noqa: S102 - the example of the docs
+    shown: Any = names["panes"]
+    assert list(shown["batch"]) == [batch for batch in range(12) for _ in range(2)]
+    assert list(shown["pane"]) == sorted(shown["pane"])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+import tidegate as tg
 from support import SUPPORT
 from support.prometheus_text import by_label, parse, single
 from support.spark_streams import BASE, SECOND, Feed, clicks, netted
@@ -146,6 +147,22 @@ def test_progress_prometheus_and_listeners_say_the_same(seen):
     assert by_label(samples, "tidegate_events_total", "query") == {"through_connect": 10}
     assert single(samples, "tidegate_watermark_seconds") == BASE / SECOND + 3990
     assert single(samples, "tidegate_batch_duration_seconds") > 0
+
+
+def test_status_explanation_and_history_of_the_client(seen, out):
+    written, last = seen["written"], seen["written"]["progress"][-1]
+    status, stored = written["status"], tg.state(out / "ck").status()
+    assert (status["state"], status["name"], status["batch"]) == ("ended", "through_connect", 4)
+    for name in ("watermark", "windows_open", "state_bytes"):
+        assert status[name] == stored.to_dict()[name] == last[name], name
+    assert status["counters"] == stored.counters
+    assert status["counters"]["events"] == 10
+    # This process lacks the function that makes a part of the key; the client has it.
+    assert written["explained"].startswith("The watermark is at 2023-11-14T23:20:30Z since ")
+    assert "2 rows went to `late`: 1 null_time, 1 very_late." in written["explained"]
+    assert written["why"].startswith("Key user=ann, first_letter=A, ")
+    far = "(2023-11-14T23:20:30Z), 1 hour 1 minute 25 seconds more than the allowed lateness."
+    assert written["why"].endswith(f" 25 seconds behind the watermark {far}")
 
 
 def test_a_change_feed_as_a_frame(seen, out):

@@ -88,6 +88,9 @@ def written(spark: SparkSession, feed: str, out: Path) -> dict[str, Any]:
         "failed": str(query.exception()) if query.exception() else None,
         "progress": [batch.to_dict() for batch in progress],
         "prometheus": query.prometheus(),
+        "status": query.status().to_dict(),
+        "explained": str(query.explain_watermark()),
+        "why": str(query.why(("ann", "A"))),
         "heard": heard if listened else None,
     }
 

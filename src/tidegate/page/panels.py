@@ -24,7 +24,7 @@ _STYLE = f"""{STYLE}<style>
 .tg-top h1 {{ font-size:20px; font-weight:650; margin:0; }}
 .tg-pill {{ color:#fff; border-radius:99px; padding:2px 10px; font-size:12px; font-weight:600; }}
 .tg-dim {{ color:var(--tg-muted); font-size:13px; }}
-.tg-tiles {{ display:grid; grid-template-columns:repeat(auto-fit,minmax(150px,1fr)); gap:12px; }}
+.tg-tiles {{ display:grid; grid-template-columns:repeat(auto-fit,minmax(168px,1fr)); gap:12px; }}
 .tg-tile {{ background:var(--tg-card); border:1px solid var(--tg-line); border-radius:10px;
   padding:10px 14px; }}
 .tg-tile b {{ display:block; font-size:19px; font-weight:650; margin-top:2px;

@@ -21,7 +21,7 @@ _STYLE = f"""{STYLE}<style>
 </style>"""
 _COLOURS = {
     "rows": "#94a3b8",
-    "merge": "#7209b7",
+    "merge": "#9d4edd",
     "withdrawn": "#b56576",
     "late": "#d62846",
     "open": "#457b9d",
