@@ -204,6 +204,11 @@ def test_a_status_is_printed_as_lines():
         assert line in text.splitlines(), text
 
 
+def test_the_text_of_a_checkpoint_does_not_claim_to_know_whether_the_query_runs():
+    text = str(QueryStatus("q", 7, 0, name="clicks"))
+    assert text == "clicks, from its checkpoint, after batch 7"
+
+
 def test_the_end_of_the_input_leaves_nothing_to_happen():
     op = merged()
     op.add_messages([{"user": "a", "ts": AT, "p": "p"}], now=AT)

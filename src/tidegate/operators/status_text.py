@@ -18,7 +18,8 @@ def status_text(status: QueryStatus) -> str:
     batch = "" if status.batch is None else f", after batch {status.batch}"
     lag = "" if status.lag is None else f", {rounded(status.lag)} behind the clock"
     problems = [text for text in (status.problem, status.error) if text]
-    lines = [f"{name}, {status.state}{batch}{lag}", *problems, *status_lines(status)]
+    state = "from its checkpoint" if status.state == "unknown" else status.state
+    lines = [f"{name}, {state}{batch}{lag}", *problems, *status_lines(status)]
     return "\n".join(lines)
 
 
