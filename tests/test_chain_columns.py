@@ -239,3 +239,34 @@ def test_a_column_input_of_an_upstream_is_refused_in_a_merge_that_a_join_reads()
     op.add_messages([row(1)], input=0)
     with pytest.raises(tg.InputError, match=r"`c` has a column `input`.*Hint: rename"):
         op.add_messages([row(1)], input=1)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_window_reads_a_column_of_a_merged_side_before_its_stream_has_rows(first: int):
+    """The rows of the other stream have null in it."""
+    merged = tg.merge(a=source(), b=tg.stream(time="t", key="k", watermark=tg.explicit()))
+    joined = tg.stream(time="at", key="k", watermark=tg.explicit()).join(
+        merged, tg.within(3, 3, unit="us")
+    )
+    last = windowed(tg.stream(time="at", watermark=tg.explicit()))
+    end = last.aggregate(n=tg.count(), v=tg.sum("v")).embedded(now=0)
+    op = joined.embedded(downstream=end, now=0)
+    op.add_messages([{"at": 1, "k": "a"}], input=0)
+    rows = {1: [row(1)], 2: [{"t": 2, "k": "a", "v": 4}]}
+    for number in (first, 3 - first):
+        op.add_messages(rows[number], input=number)
+    op.finish()
+    (pane,) = emitted(end)
+    assert (pane["n"], pane["v"]) == (2, 4)
+
+
+def test_a_column_that_no_stream_of_a_merged_side_has_is_an_error():
+    merged = tg.merge(a=source(), b=tg.stream(time="t", key="k", watermark=tg.explicit()))
+    joined = source().join(merged, tg.within(3, 3, unit="us"))
+    last = windowed(tg.stream(time="left_ts", watermark=tg.explicit()))
+    end = last.aggregate(v=tg.sum("vv")).embedded(now=0)
+    op = joined.embedded(downstream=end, now=0)
+    op.add_messages([{"t": 2, "k": "a", "v": 4}], input=2)
+    op.add_messages([row(1)], input=0)
+    with pytest.raises(tg.SpecError, match="reads column `vv`, but none of the streams"):
+        op.add_messages([row(1)], input=1)

@@ -23,7 +23,7 @@ from tidegate.embedded.projected_inputs import ProjectedInputs
 from tidegate.embedded.recording import DEFAULT_BYTES, Recording
 from tidegate.embedded.result_queue import Downstream, ResultQueue
 from tidegate.embedded.source_control import SourceControl
-from tidegate.errors import InputError
+from tidegate.errors import InputError, SpecError
 from tidegate.html import fields_html
 from tidegate.instants import MIN, Instant
 from tidegate.kernel.events.duplicates import ResumeOffsets
@@ -92,6 +92,8 @@ class EmbeddedBase(SourceControl):
         """The progress that the downstream has; None if unknown, as after a restart."""
         self._announced = False
         """Whether the downstream has the columns of the output."""
+        self._awaited: list[str] = []
+        """The columns that the downstream reads and no stream of a join has brought so far."""
         self._finished = False
         self._ended: set[int] = set()
         self._saved_windows = (0, 0)
@@ -122,11 +124,12 @@ class EmbeddedBase(SourceControl):
         if self._downstream is not None:
             self._downstream.follow(self.operator.exchange)
 
-    def expect(self, schema: pa.Schema, *, input: int = 0) -> None:
-        """Take the columns of an upstream before its first rows."""
-        computed = input_of(self.inputs, input).arrival.computed
+    def expect(self, schema: pa.Schema, *, input: int | str = 0) -> None:
+        """Take the columns of an input before its first rows."""
+        ordinal = self.ordinal(input)
+        computed = input_of(self.inputs, ordinal).arrival.computed
         schema = with_computed_columns(schema.empty_table(), computed).schema
-        self.operator.expect(self._projected.schema(input, schema), input)
+        self.operator.expect(self._projected.schema(ordinal, schema), ordinal)
 
     def port(self, input: int | str) -> Port:
         """One input, by number or by name, as the `downstream` of another operator."""
@@ -410,15 +413,23 @@ class EmbeddedBase(SourceControl):
 
     def _with_all_columns(self, panes: pa.Table, downstream: Downstream) -> pa.Table:
         """Panes with the columns that the downstream names: a side of a join that has ended without
-        a row has brought none.
+        a row has brought none, and one of several streams those of the streams with rows.
         """
-        if (
-            not self._finished
-            or self.operator.is_typed
-            or not isinstance(self.operator, WindowedJoin)
-        ):
+        operator = self.operator
+        if not isinstance(operator, WindowedJoin):
             return panes
-        return with_columns(panes, downstream.named_columns)
+        names = downstream.named_columns
+        if self._finished and not operator.is_typed:
+            return with_columns(panes, names)
+        coming = operator.columns_to_come(names)
+        absent = [n for n in coming or self._awaited if n not in panes.column_names]
+        if absent and not coming:
+            raise SpecError(
+                f"the next operator reads column `{absent[0]}`, but none of the streams of the join"
+                f" has it; the join has {', '.join(panes.column_names)}"
+            )
+        self._awaited = absent
+        return with_columns(panes, absent)
 
     # Durable state
 

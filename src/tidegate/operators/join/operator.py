@@ -358,6 +358,16 @@ class WindowedJoin:
         """Whether all columns of the output are known."""
         return self.is_bound or (not self.spec.shows_pairs and self.sides[LEFT].schema is not None)
 
+    def columns_to_come(self, names: Sequence[str]) -> list[str]:
+        """Which of these columns the output may still get from inputs without a row so far.
+
+        A column with a prefix is none of them: it has another name until then.
+        """
+        shown = self.sides if self.spec.shows_pairs else self.sides[:RIGHT]
+        if not any(side.lacks_columns for side in shown):
+            return []
+        return [name for name in names if not name.startswith(self.spec.names)]
+
     def renderer(self) -> JoinRenderer:
         """What turns the output of a call into results."""
         return JoinRenderer(self.spec, self.ticks, self.schemas, tuple(self.emitter.columns))

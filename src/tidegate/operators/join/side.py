@@ -118,6 +118,8 @@ class Side:
         self.progress = Progress(now=self.shared.now, counters=self.shared.counters)
         self.ingest = Ingest(self.spec.inputs_of(self.number), self.store, self.progress)
         self.schema: pa.Schema | None = None
+        self.brought: set[int] = set()
+        """The inputs whose columns have come since the start."""
         self.keys = {time.column: time.key for time in self.given.times if time.column is not None}
         self.marks: dict[str, int] = dict.fromkeys(self.keys, MIN)
         """The watermarks of the time columns, and of positions if rows are matched by offset."""
@@ -144,6 +146,11 @@ class Side:
         )
 
     # The schema
+
+    @property
+    def lacks_columns(self) -> bool:
+        """Whether another of its inputs may still bring columns."""
+        return len(self.ordinals) > 1 and not self.brought.issuperset(self.ordinals)
 
     def reader(self, ordinal: int) -> DeliveryReader:
         """Reads rows of an input, which have the column names of the side.
@@ -181,6 +188,7 @@ class Side:
         """The columns of the side, by those of an input; raises `InputError` if one is missing."""
         found = self.admitted(schema.empty_table(), ordinal).schema
         self.reader(ordinal).check(found)
+        self.brought.add(ordinal)
         return found
 
     def expected(self, ordinal: int) -> pa.Schema | None:
@@ -248,6 +256,7 @@ class Side:
         reader = self.reader(arrival.ordinal)
         table = self.admitted(arrival.table, arrival.ordinal)
         reader.check(table.schema)
+        self.brought.add(arrival.ordinal)
         self.progress.now = self.shared.now
         fresh_schema, former = self.schema is None, self.schema
         self.bind(table.schema)
