@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from tidegate.embedded.base import EmbeddedBase
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
     from tidegate.page.server import Page
 
 
-class VisibleOperator(EmbeddedBase):
+class VisibleOperator(EmbeddedBase, ABC):
     """An embedded operator whose recording can be looked at; a subclass has its histories."""
 
+    @abstractmethod
     def why(
         self, key: object = None, start: Instant | None = None, end: Instant | None = None
     ) -> History:
         """The history of one key and window."""
-        raise NotImplementedError
 
     def ui(self, *, port: int = 0) -> Page:
         """Start the live page of the operator on this machine, and return it.
