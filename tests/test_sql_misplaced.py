@@ -157,6 +157,15 @@ def test_groups_of_all_windows(emit: str) -> None:
     assert answer(f"SELECT MAX(n) AS most, COUNT(*) AS n FROM {windows} {emit}") == ([(3, 2)], 0)
 
 
+def test_groups_of_joined_rows_without_their_times() -> None:
+    pairs = f"(SELECT b.item, b.price FROM bid b LEFT JOIN ask a ON a.item = b.item AND {NEAR})"
+    found, late = answer(
+        f"SELECT item < 'a' AS early, MAX(price) AS most FROM {pairs}"
+        " GROUP BY item < 'a' EMIT CHANGES"
+    )
+    assert (sorted(found, key=str), late) == ([(False, 4), (True, 3)], 0)
+
+
 def test_the_last_row_numbers_of_a_window() -> None:
     ranked = f"""(SELECT price, ROW_NUMBER() OVER (PARTITION BY window_start, window_end
         ORDER BY price DESC) AS rank FROM {TUMBLE})"""

@@ -210,7 +210,8 @@ def _one_window(relation: Relation) -> tuple[Window, str | None]:
         # The panes of one window have no time, those of others the end of their window.
         return (Inherited() if _is_global(source) else Global(Axis.EVENT_TIME)), TIME
     times = [one.column for one in relation.fields if one.role is Role.TIME]
-    return Global(Axis.EVENT_TIME if times else Axis.CLOCK), times[0] if times else None
+    time = times[0] if times else relation.time
+    return Global(Axis.CLOCK if time is None else Axis.EVENT_TIME), time
 
 
 def _is_global(panes: Panes) -> bool:

@@ -52,7 +52,7 @@ from tidegate.sql.statements import EmitClause
 
 _HINT = (
     "a.ts BETWEEN b.ts - INTERVAL '1' HOUR AND b.ts, windows on both sides, OVER (RANGE ...), or"
-    " EMIT ... RETAIN INTERVAL '1' DAY"
+    " EMIT CHANGES RETAIN INTERVAL '1' DAY behind the SELECT that joins"
 )
 LEFT, RIGHT = 0, 1
 _MARKS = ("\0l", "\0r")
@@ -629,7 +629,10 @@ class _Assembly:
             where=where,
         )
         joined = joining(joined, self.planner.clause).checked()
-        return Relation(joined, tuple(self._output()), ends=self.ends)
+        fields = tuple(self._output())
+        times = [one.column for one in fields if one.role is Role.TIME]
+        time = times[0] if times else TIME if joined.spec.has_windows else None
+        return Relation(joined, fields, ends=self.ends, time=time)
 
     def _key(self, side: int) -> list[str] | None:
         windowing = self.sides[side].windowing

@@ -116,6 +116,8 @@ class Relation:
     """For a side of a join, its `OVER` window; or the time of `FOR SYSTEM_TIME AS OF`."""
     ends: str | None = None
     """Of joined panes, the physical column with the last instant of their window."""
+    time: str | None = None
+    """Of joined rows, the physical column with their time, whether it is a field or not."""
 
     def select(self, columns: Iterable[tuple[str, exp.Expr]] = ()) -> Select:
         """The scalar step of the relation with these columns."""
