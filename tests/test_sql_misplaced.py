@@ -198,3 +198,21 @@ def test_values_that_a_table_cannot_have_are_late_and_not_null(
     assert "late: bad_value: `n`" in err
     with pytest.raises(SqlError, match="inserted twice"):
         tg.sql(f"{TABLES}{table} INSERT INTO p (n, n) SELECT price, price FROM bid")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("SELECT user FROM stdin; SELECT user FROM stdin", 1),
+        ("INSERT INTO p SELECT user FROM stdin; INSERT INTO p SELECT user FROM stdin", 0),
+    ],
+)
+def test_standard_input_is_read_once(
+    text: str, shown: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"user": "ann"}\n')))
+    table = "CREATE TABLE p (who STRING) WITH ('connector' = 'print');"
+    assert main(["sql", "-c", f"{table} {text}"]) == 2
+    out, err = capsys.readouterr()
+    assert out.count("ann") == shown
+    assert "read by another query" in err

@@ -227,6 +227,7 @@ def _report_late(late: pa.Table) -> int:
 
 
 def _run_inserts(inserts: Any, options: argparse.Namespace) -> int:
+    from tidegate.sql.reading import check_reads
     from tidegate.sql.writing import WRITTEN
 
     targets = [
@@ -234,6 +235,8 @@ def _run_inserts(inserts: Any, options: argparse.Namespace) -> int:
     ]
     local = inserts.runs_embedded and all(one.connector in WRITTEN for one in targets)
     if not options.spark and local:
+        queries = [one.query for one in inserts.inserts]
+        check_reads([query.tables[name] for query in queries for name in query.sources])
         return sum(_insert_embedded(one, options) for one in inserts.inserts)
     first = inserts.inserts[0].query
     with _spark(first):

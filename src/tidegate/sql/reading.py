@@ -29,6 +29,17 @@ ROWS = 10_000
 _INFERRED = 1000
 """The lines that decide the columns of a table without a declaration."""
 _SHOWN = 200
+_ONCE = (
+    "the input has been read by another query of the script. Hint: one query reads it; write it"
+    " into a file for several"
+)
+
+
+def check_reads(definitions: Sequence[TableDefinition]) -> None:
+    """Refuse to read an input twice that can be read once; `definitions` are the tables read."""
+    lines = [id(one.source) for one in definitions if isinstance(one.source, Lines)]
+    if len(set(lines)) < len(lines):
+        raise InputError(_ONCE)
 
 
 def deliveries(
@@ -84,9 +95,13 @@ class Lines:
         self.form = form or _form_of(self._first)
         self._header = self._first.pop(0) if self.form == "csv" and self._first else b""
         self.schema = self._inferred()
+        self._is_read = False
 
     def tables(self, schema: pa.Schema | None = None) -> Iterator[pa.Table]:
         """All lines as tables with the inferred columns, or those of a schema."""
+        if self._is_read:
+            raise InputError(_ONCE)
+        self._is_read = True
         first, self._first = self._first, []
         if not (schema or self.schema).names:
             if any(map(bytes.strip, first)):
