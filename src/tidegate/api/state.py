@@ -43,7 +43,7 @@ def why(
     - `location`: the checkpoint of the query, or the folder or Delta table of its panes.
     - `key`: a value, a tuple, or a dictionary by column.
     - `start`, `end`: the bounds of the window; with `start` alone, the windows that contain this
-      instant.
+      instant, or that overlap the range of a text like "12:00..12:05".
     - `pipeline`: as for `state`.
 
     Print it to read sentences; `to_dict` returns the same as data.

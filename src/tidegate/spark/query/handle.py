@@ -243,8 +243,9 @@ class Query:
         what is still open.
 
         `start` and `end` are the bounds of the window; with `start` alone, the windows that contain
-        this instant. It is read from the output and the checkpoint, which this process must be able
-        to read. Print it to read sentences; `to_dict` returns the same as data.
+        this instant, or that overlap the range of a text like "12:00..12:05". It is read from the
+        output and the checkpoint, which this process must be able to read. Print it to read
+        sentences; `to_dict` returns the same as data.
         """
         if self._checkpoint is None:
             raise StateError(
