@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import uuid
+from datetime import datetime, tzinfo
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -119,11 +123,36 @@ def test_a_buffered_message_with_the_name_of_a_computed_column_costs_itself_alon
     assert computed in op.get_result().late["detail"].to_pylist()[0]
 
 
-def test_an_offset_that_is_missing_costs_its_message_alone():
+@pytest.mark.parametrize("missing", [None, "x", float("nan")])
+def test_an_offset_that_is_missing_costs_its_message_alone(missing):
+    rows = [{**GOOD, "o": number} for number in (0, 1, missing, 2)]
     op = operator(offset="o")
-    for number in (0, 1, None, 2):
-        op.add_message({**GOOD, "o": number})
-    assert outcome(op) == (3, ["bad_value"])
+    for row in rows:
+        op.add_message(row)
+    assert outcome(op) == (3, ["bad_offset"])
+    together = operator(offset="o")
+    together.add_messages(rows[:1])
+    together.add_messages(rows[1:])
+    assert outcome(together) == (3, ["bad_offset"])
+    [row] = together.get_result().late.to_pylist()
+    assert row["ts"] == 1
+    assert row["detail"].startswith("`o` is null")
+
+
+def test_an_offset_that_is_missing_costs_its_row_alone_on_every_path():
+    times = tg.stream(time="ts", key="k", offset="o", watermark=tg.explicit())
+    rows = [{"ts": 1, "k": "a", "o": 5}, {"ts": 2, "k": "a", "o": None}]
+    joined = times.join(times, tg.within("1 s", "1 s"), on="k").embedded(now=0)
+    joined.add_messages(rows, input="left")
+    joined.add_messages(rows, input="right")
+    joined.finish()
+    found = joined.get_result()
+    assert found.panes.num_rows == 1
+    assert found.late["reason"].to_pylist() == ["bad_offset"] * 2
+    by_offset = times.window(tg.tumbling(10, axis="offset")).aggregate(n=tg.count()).embedded(now=0)
+    by_offset.add_messages(rows)
+    by_offset.add_messages(rows[1:])
+    assert outcome(by_offset) == (1, ["bad_offset"] * 2)
 
 
 def test_a_first_message_without_columns_is_refused():
@@ -179,6 +208,96 @@ def test_a_frame_with_values_of_any_class_costs_their_rows_alone():
     n, reasons = outcome(op)
     assert n == 4
     assert sorted(reasons) == ["bad_value", "bad_value", "bad_value", "null_time"]
+
+
+class Failing(dict[str, int]):
+    def values(self):
+        raise RuntimeError("no values")
+
+
+class FailingText(str):
+    __slots__ = ()
+
+    def encode(self, *_):
+        raise RuntimeError("no bytes")
+
+
+class NoZone(tzinfo):
+    def utcoffset(self, _):
+        raise RuntimeError("no zone")
+
+
+def test_values_of_classes_that_fail_cost_their_message_alone():
+    for poison in ({"k": Failing(a=1)}, {Unprintable(): 1}, {"v": Failing(a=1)}):
+        op = operator()
+        op.add_messages([GOOD, {**GOOD, **poison}, GOOD])
+        assert outcome(op) == (2, ["bad_value"])
+    op = operator()
+    op.add_messages([GOOD, {**GOOD, FailingText("v"): 1}, GOOD])
+    assert outcome(op) == (3, [])
+
+
+@pytest.mark.parametrize("name", [10**5000, Unprintable()], ids=["many digits", "no text"])
+def test_a_frame_with_names_of_any_class_is_late(name):
+    op = operator()
+    op.add_messages([GOOD])
+    op.add_messages(pd.DataFrame({"ts": [1], "k": ["a"], name: [1]}, dtype=object))
+    assert outcome(op) == (1, ["bad_value"])
+
+
+@pytest.mark.parametrize(
+    "value", [np.datetime64(2**40, "Y"), np.timedelta64(1, "M")], ids=["far time", "months"]
+)
+def test_a_frame_with_times_that_pandas_cannot_convert_costs_their_rows_alone(value):
+    op = operator()
+    op.add_messages([GOOD])
+    op.add_messages(pd.DataFrame([GOOD, {**GOOD, "k": value}, GOOD], dtype=object))
+    assert outcome(op) == (3, ["bad_value"])
+
+
+@pytest.mark.parametrize("role", ["k", "v", "id"])
+def test_uuids_are_bytes_as_in_tables(role):
+    number = uuid.UUID(int=5)
+    op = (
+        tg.stream(time="ts", key="k", id="id", watermark=tg.explicit())
+        .window(tg.session(10, unit="us"))
+        .aggregate(n=tg.count(), kept=tg.list_("v"))
+        .embedded(now=0)
+    )
+    for place in range(2):
+        op.add_messages([{"ts": 1, "k": "a", "v": "b", "id": f"i{place}", role: number}])
+        op.flush()
+    op.finish()
+    [pane] = op.get_result().panes.to_pylist()
+    assert pane["n"] == (1 if role == "id" else 2)
+    assert (pane["k"], pane["kept"]) == (
+        number.bytes if role == "k" else "a",
+        [number.bytes if role == "v" else "b"] * pane["n"],
+    )
+
+
+def test_a_table_of_a_class_that_fails_is_refused():
+    class Broken:
+        def __arrow_c_stream__(self, _schema=None):
+            raise RuntimeError("no stream")
+
+    with pytest.raises(tg.InputError, match=r"Broken cannot be read.*no stream.*Hint"):
+        operator().add_messages(Broken())
+
+
+@pytest.mark.parametrize("key", ["\ud800", 10**5000, pd.NaT, Unprintable()], ids=lambda key: "")
+def test_a_key_to_look_at_may_be_any_value(key):
+    op = operator()
+    op.add_message(GOOD)
+    for look in (op.why, op.get_windows, op.peek, op.get_messages):
+        with contextlib.suppress(tg.InputError):
+            look(key=key)
+
+
+@pytest.mark.parametrize("now", [pd.NaT, datetime(2025, 1, 1, tzinfo=NoZone())])
+def test_a_clock_that_is_no_time_is_refused(now):
+    with pytest.raises(tg.ParseError, match="Hint"):
+        operator().timeout(now)
 
 
 VALUES = st.recursive(

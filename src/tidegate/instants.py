@@ -336,11 +336,17 @@ def _instant_text(text: str) -> int:
 
 
 def _aware(moment: datetime, source: object) -> int:
-    if moment.utcoffset() is None:
+    try:
+        since = None if moment.utcoffset() is None else moment - _EPOCH
+    except Exception as broken:
+        # The class of the time zone is any, and the `NaT` of pandas has none.
+        raise ParseError(
+            f"`{moment.replace(tzinfo=None)}` is no instant ({broken}). Hint: {_FORMS['instant']}"
+        ) from broken
+    if since is None:
         raise ParseError(
             f"an instant needs a time zone, got `{source}`. Hint: end the text with Z or +02:00, or"
             " give the datetime a tzinfo"
         )
     # A pandas Timestamp may have nanoseconds; they are floored.
-    since = moment - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

@@ -549,9 +549,9 @@ class AggregateSpec:
 
 def input_of(inputs: Sequence[Input], number: int) -> Input:
     """The input with this number."""
-    if not 0 <= number < len(inputs):
+    if not isinstance(number, int) or not 0 <= number < len(inputs):
         raise InputError(
-            f"there is no input {number}; the operator has {len(inputs)}, numbered from 0"
+            f"there is no input {number!r}; the operator has {len(inputs)}, numbered from 0"
         )
     return inputs[number]
 

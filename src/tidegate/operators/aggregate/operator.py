@@ -526,9 +526,10 @@ class WindowedAggregate:
         """Observe rows for watermarks and progress only."""
         reader = self._reader_of(seen.ordinal)
         if self.spec.window.axis is Axis.OFFSET:
-            partition, names = partitions_of(seen.table, reader.spec.partition)
+            table = reader.with_offsets(seen.table)
+            partition, names = partitions_of(table, reader.spec.partition)
             self._batch.observe_offsets(
-                partition, [reader.prefix + name for name in names], reader.offsets(seen.table)
+                partition, [reader.prefix + name for name in names], reader.offsets(table)
             )
         elif self._watched and reader.spec.time is not None:
             self.watermark_tracker.observe_table(seen.ordinal, seen.table)

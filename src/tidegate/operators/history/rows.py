@@ -15,6 +15,7 @@ from tidegate.errors import InputError
 from tidegate.instants import MAX, MIN, format_instant
 from tidegate.kernel.events.event_time import OK, is_instants, read_times
 from tidegate.kernel.frame import rows_of, to_arrow
+from tidegate.operators.ingest.python_rows import shown
 from tidegate.operators.results import late_name
 from tidegate.spec.operator import RESERVED
 
@@ -85,8 +86,8 @@ def key_values(key: Any, names: Sequence[str]) -> dict[str, Any]:
         values = dict(zip(names, given, strict=False)) if len(given) == len(names) else {"": key}
     if set(values) != set(names):
         raise InputError(
-            f"the key columns are {', '.join(names) or 'none'}, got {key!r}. Hint: pass a value, a"
-            " tuple or a dictionary by column; a null is `(None,)`"
+            f"the key columns are {', '.join(names) or 'none'}, got {shown(key)}. Hint: pass a"
+            " value, a tuple or a dictionary by column; a null is `(None,)`"
         )
     return {name: values[name] for name in names}
 
@@ -287,9 +288,10 @@ def _equals(column: pa.Array, value: Any) -> np.ndarray:
     else:
         try:
             matches = pc.equal(column, pa.scalar(value, column.type))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise InputError(
-                f"the key {value!r} does not fit a column of type {column.type}: {error}"
+                f"the key {shown(value)} does not fit a column of type {column.type}: {error}."
+                " Hint: pass a value of that type"
             ) from error
     return np.asarray(pc.fill_null(matches, False))
 

@@ -127,6 +127,11 @@ def _with_children(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataTyp
     return kind
 
 
+def plain(array: pa.Array) -> pa.Array:
+    """The same values in a plain type."""
+    return _plain_array(array, plain_type(array.type))
+
+
 def _plain(column: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.ChunkedArray:
     try:
         column.validate(full=True)

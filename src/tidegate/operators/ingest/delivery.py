@@ -327,17 +327,30 @@ class DeliveryReader:
                 f"the offset column `{self.spec.offset}` has type `{column.type}`; offsets are"
                 " whole numbers. Hint: cast it to int64"
             )
-        if column.null_count:
+        if self.known_offsets(table) is not None:
             raise InputError(
-                f"the offset column `{self.spec.offset}` has {column.null_count} null(s); every"
-                " message of a stream has an offset"
+                f"the offset column `{self.spec.offset}` has a null, or an offset beyond {MAX}."
+                " Hint: drop these rows"
             )
-        try:
-            return to_numpy(column.cast(pa.int64()))
-        except pa.ArrowInvalid:
-            raise InputError(
-                f"the offset column `{self.spec.offset}` has an offset beyond {MAX}"
-            ) from None
+        return to_numpy(column.cast(pa.int64()))
+
+    def known_offsets(self, table: pa.Table) -> np.ndarray | None:
+        """Which rows have an offset, where some have none: null, or beyond 64 bits."""
+        if self.spec.offset is None:
+            return None
+        column = to_arrow(table.column(self.spec.offset))
+        if not pa.types.is_integer(column.type):
+            return None
+        known = column.is_valid()
+        if pa.types.is_uint64(column.type):
+            known = pc.and_kleene(known, pc.less_equal(column, pa.scalar(MAX, pa.uint64())))
+        found = np.asarray(pc.fill_null(known, False))
+        return None if found.all() else found
+
+    def with_offsets(self, table: pa.Table) -> pa.Table:
+        """The rows that have an offset."""
+        known = self.known_offsets(table)
+        return table if known is None else table.filter(pa.array(known))
 
     def _weights(self, table: pa.Table) -> np.ndarray | None:
         if self.op_column is None or self.op_column not in table.column_names:

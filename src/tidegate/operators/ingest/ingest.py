@@ -2,9 +2,9 @@
 
 Contract: `Ingest.take` works in this order. It casts the rows to the bound schema, reads times and
 keys, finds duplicates, lets the operator observe the new rows, remembers offsets and ids, numbers
-the rows, drops marker rows and sends unreadable rows to `late`. The operator may refuse a delivery
-while it observes the rows; nothing is remembered before. `Ingest.drop_late` then applies the
-lateness classes that the operator finds.
+the rows, drops marker rows and sends unreadable rows to `late`; rows without an offset are in
+`late` and not part of this. The operator may refuse a delivery while it observes the rows; nothing
+is remembered before. `Ingest.drop_late` then applies the lateness classes that the operator finds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidegate.instants import format_duration, format_instant
+from tidegate.instants import MAX, format_duration, format_instant
 from tidegate.kernel.events.duplicates import OffsetMarks, SeenIds
 from tidegate.kernel.events.event_time import (
     CLASSES,
@@ -111,6 +111,18 @@ class Ingest:
     ) -> Ingested:
         """Ingest one delivery of one input; `schema` is the one that the operator is bound to."""
         cast = cast_to_schema(table, schema, reader.time)
+        known = reader.known_offsets(cast.table)
+        if known is not None:
+            taken = self.take(table.filter(pa.array(known)), reader, schema, hooks)
+            self.refuse(
+                table.filter(pa.array(~known)),
+                reader,
+                schema,
+                hooks.late,
+                "bad_offset",
+                f"`{reader.spec.offset}` is null or no number up to {MAX}",
+            )
+            return taken
         times = None if reader.time is None else table.column(reader.time)
         if reader.time is not None and times is not None and not is_instants(times.type):
             # Where the type is the bound one, `read` refuses the column.

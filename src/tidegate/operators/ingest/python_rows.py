@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import InputError
-from tidegate.operators.ingest.arrow_rows import MAX_NESTING, check_unique, checked
+from tidegate.operators.ingest.arrow_rows import MAX_NESTING, check_unique, checked, plain
 from tidegate.operators.ingest.schema_cast import BROKEN
 
 _SHOWN = 200
@@ -49,7 +49,7 @@ def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
     if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
         return _from_pandas(rows, schema)
     if hasattr(rows, "__arrow_c_stream__"):
-        return checked(pa.table(rows))
+        return checked(_exported(rows))
     if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
         return _from_dicts(rows, schema)
     raise InputError(
@@ -58,10 +58,21 @@ def to_table(rows: Any, schema: pa.Schema | None) -> pa.Table:
     )
 
 
+def _exported(rows: Any) -> pa.Table:
+    """The rows of an object with the Arrow C stream interface."""
+    try:
+        return pa.table(rows)
+    except Exception as error:
+        raise InputError(
+            f"a {type(rows).__name__} cannot be read as an Arrow table: {error}. Hint: pass an Arrow"
+            " table"
+        ) from error
+
+
 def _from_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
-    check_unique([str(name) for name in frame.columns])
+    check_unique([name if isinstance(name, str) else shown(name) for name in frame.columns])
     flat = not any(
-        _too_deep(value)
+        _unreadable(value)
         for number, kind in enumerate(frame.dtypes)
         if kind.kind == "O"
         for value in frame.iloc[:, number]
@@ -73,14 +84,18 @@ def _from_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
         except Exception:  # noqa: BLE001 - values of any class may be in a frame
             flat = False
     if not flat:
-        return _from_dicts(frame.to_dict("records"), schema)
+        # `to_dict` converts values, and fails for some.
+        columns = [frame.iloc[:, number].tolist() for number in range(len(frame.columns))]
+        names = list(frame.columns)
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        return _from_dicts(rows, schema)
     return checked(table.replace_schema_metadata(None))
 
 
 def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> pa.Table:
     known = [] if schema is None else schema.names
     problems: dict[int, str] = {}
-    names = list(dict.fromkeys([*known, *(name for row in rows for name in row)]))
+    names = list(dict.fromkeys([*known, *(_exact(name) for row in rows for name in row)]))
     wrong = {name for name in names if not _is_name(name)}
     if wrong:
         names = [name for name in names if name not in wrong]
@@ -97,6 +112,11 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> 
     return pa.table(columns)
 
 
+def _exact(name: object) -> object:
+    """A text of a subclass, such as an enumeration or a NumPy scalar, as plain text."""
+    return str.__str__(name) if isinstance(name, str) else name
+
+
 def _is_name(name: object) -> bool:
     """Whether a key of a dictionary can name a column: text that UTF-8 can hold."""
     if not isinstance(name, str) or name == BROKEN:
@@ -110,12 +130,12 @@ def _column(
     """The values in their own type; the operator casts them, and finds those that do not fit."""
     if not _FLAT.issuperset(map(type, values)):
         for row, value in enumerate(values):
-            if _too_deep(value):
-                problems[row] = f"`{name}` is nested more than {MAX_NESTING} deep"
+            if problem := _unreadable(value):
+                problems[row] = f"`{name}` {problem}"
                 values[row] = None
     given = kind if kind is not None and holds_map(kind) else None
     try:
-        array = pa.array(values, given)
+        array = plain(pa.array(values, given))
     except Exception:  # noqa: BLE001 - a value may be of any class
         return _column_one_by_one(name, values, kind, problems)
     # The precision of a first decimal is no limit for the next ones.
@@ -133,14 +153,19 @@ def holds_map(kind: pa.DataType) -> bool:
     )
 
 
-def _too_deep(value: Any) -> bool:
-    """Whether a value is nested deeper than the limit; one that contains itself is."""
+def _unreadable(value: Any) -> str:
+    """Why a value cannot be read: it is nested deeper than the limit, as one that contains itself
+    is, or its class fails. Empty for other values.
+    """
     level, depth = [value], 0
-    while level and depth <= MAX_NESTING:
-        # Only the levels are counted, so an object that is shared is looked at once per level.
-        inner = {id(one): one for found in level for one in _items(found)}
-        level, depth = list(inner.values()), depth + 1
-    return bool(level)
+    try:
+        while level and depth <= MAX_NESTING:
+            # Only levels are counted, so an object that is shared is looked at once per level.
+            inner = {id(one): one for found in level for one in _items(found)}
+            level, depth = list(inner.values()), depth + 1
+    except Exception as error:  # noqa: BLE001 - the class of a value may be any
+        return f"cannot be read: {shown(error)}"
+    return f"is nested more than {MAX_NESTING} deep" if level else ""
 
 
 def _items(value: Any) -> Iterable[Any]:
@@ -184,7 +209,7 @@ def _column_one_by_one(
 def _alone(value: Any, kind: pa.DataType | None = None) -> pa.Array | None:
     """One value as an array; None if Arrow has no type for it. The `NaT` of pandas is null."""
     try:
-        return pa.array([None if type(value).__name__ == "NaTType" else value], kind)
+        return plain(pa.array([None if type(value).__name__ == "NaTType" else value], kind))
     except Exception:  # noqa: BLE001 - a value may be of any class
         return None
 

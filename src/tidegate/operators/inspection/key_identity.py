@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidegate.errors import InputError
 from tidegate.kernel.keys import KeyHasher
+from tidegate.operators.ingest.python_rows import shown
 
 
 def key_identity(
@@ -25,7 +26,7 @@ def key_identity(
     )
     if len(values) != len(names) or (isinstance(key, Mapping) and set(key) != set(names)):
         raise InputError(
-            f"the {noun} are {list(names)}, got {key!r}. Hint: give a value, a tuple or a"
+            f"the {noun} are {list(names)}, got {shown(key)}. Hint: give a value, a tuple or a"
             " dictionary"
         )
     columns = [
@@ -38,8 +39,8 @@ def key_identity(
 def _column(value: Any, field: pa.Field) -> pa.Array:
     try:
         return pa.array([value], field.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InputError(
-            f"the column `{field.name}` of the key is of type {field.type}, got {value!r}. Hint:"
+            f"the column `{field.name}` of the key is of type {field.type}, got {shown(value)}. Hint:"
             " pass a value of that type"
         ) from error
