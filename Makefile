@@ -72,11 +72,13 @@ test: java lint ## run everything: lint, types, all tests and doctests
 check: lint ## run lint, types and the fast tests without Spark, for use between edits
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow and not spark"
 
-bench: $(STAMP) ## measure the kernel against bare Arrow, as ratios
+bench: $(STAMP) ## measure the kernel against bare Arrow, as ratios, and what safety costs
 	@$(BIN)/python -m bench kernel
+	@$(BIN)/python -m bench safety --embedded
 
 bench-spark: $(STAMP) java ## measure pipelines on Spark against Spark's own windows, as ratios
 	@$(BIN)/python -m bench spark
+	@$(BIN)/python -m bench safety
 
 bench-joins: $(STAMP) java ## measure joins on Spark against Spark's own joins, as ratios
 	@$(BIN)/python -m bench joins

@@ -8,10 +8,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bench import kafka, per_key, spark, streams, watermarks
+from bench import kafka, per_key, safety, spark, streams, watermarks
 from bench.cases import FULL, Measured
 from bench.kernel import CASES
 from bench.nexmark import racing as nexmark
@@ -30,6 +31,7 @@ _OPTIONS = {
     "nexmark": ("events", "cases", "cores", "memory"),
     "scaling": ("events", "memory", "embedded"),
     "growth": ("events", "memory", "embedded", "plot"),
+    "safety": ("events", "files", "memory", "cores", "embedded"),
 }
 """The areas, and the options that apply to each."""
 _RACES = {"spark": spark.CASES, "joins": spark.JOINS, "kafka": kafka.CASES}
@@ -135,7 +137,23 @@ def _growth(options: argparse.Namespace) -> None:
         growth.draw(found, options.plot)
 
 
-_OTHERS = {"nexmark": _nexmark, "scaling": _scaling, "growth": _growth}
+def _safety(options: argparse.Namespace) -> None:
+    found = safety.embedded(options.events or safety.ROWS)
+    if not options.embedded:
+        racing = spark.Racing(
+            total=options.events,
+            files=options.files,
+            memory=options.memory or "8g",
+            cores=options.cores,
+        )
+        found = chain(found, safety.on_spark(racing))
+    if not options.json:
+        print(safety.HEAD)
+    for one in found:
+        print(json.dumps(one.to_dict()) if options.json else safety.line(one), flush=True)
+
+
+_OTHERS = {"nexmark": _nexmark, "scaling": _scaling, "growth": _growth, "safety": _safety}
 
 
 def _spark(
@@ -187,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         f" {spark.FILES * spark.JOINED_ROWS:,}); streams: events per turn (default:"
         f" {streams.EVENTS:,}); nexmark: events of all kinds (default: {nexmark.EVENTS:,});"
         f" scaling, growth: rows of a delivery, with the other numbers in proportion (default:"
-        f" {operators.FULL:,})"
+        f" {operators.FULL:,}); safety: rows of an embedded delivery (default: {safety.ROWS:,})"
     )
     parser.add_argument("--events", type=_positive, metavar="N", help=smaller)
     cases = f"kernel: run only this case; repeatable: {', '.join(CASES)}"
@@ -241,7 +259,9 @@ def _parser() -> argparse.ArgumentParser:
         help=f"{both}: run only Tidegate, without the equality check and the ratio",
     )
     parser.add_argument(
-        "--embedded", action="store_true", help="scaling, growth: only what needs no Spark session"
+        "--embedded",
+        action="store_true",
+        help="scaling, growth, safety: only what needs no Spark session",
     )
     picture = "growth: draw a picture, such as docs/images/growth.svg"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=picture)

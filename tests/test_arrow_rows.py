@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
+from tidegate.state.arrow_types import validate
 
 TEXTS = pa.array([b"a", b"\xff\xfe", b"c"])
 ROLES = ("k", "v", "id", "p", "extra")
@@ -77,6 +78,39 @@ def test_values_that_are_not_valid_are_found_in_any_chunk() -> None:
     op.add_messages(pa.table({"ts": [1, 2, 3, 4, 5], "k": column}))
     assert outcome(op) == (3, ["bad_value", "bad_value"])
     assert op.get_result().late["ts"].to_pylist() == [2, 3]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["a", None, "grüße", "bc", ""],
+        ["a", None, "b", "bc", ""],
+        ["", "", None, "", ""],
+        ["ß", "a", "b", "c", "ß"],
+    ],
+    ids=["other letters", "ascii", "empty", "other letters outside of the slice"],
+)
+def test_texts_in_any_script_and_slice_are_valid(kind: pa.DataType, texts: list[Any]) -> None:
+    whole = pa.table({"a": pa.array(texts, kind)})
+    for table in (whole, whole.slice(1, 3), whole.slice(2, 0), whole.slice(5)):
+        validate(table)
+    validate(pa.table({"a": pa.array([], kind)}))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_texts_with_wrong_offsets_or_bytes_are_not_valid(kind: pa.DataType) -> None:
+    width = np.int64 if pa.types.is_large_string(kind) else np.int32
+    for offsets, data in (
+        ([0, 1 << 30, 3], b"abc"),
+        ([2, 1, 3], b"abc"),
+        ([-1, 1, 3], b"abc"),
+        ([0, 1, 3], b"a\xff\xff"),
+        ([0, 1, 3], None),
+    ):
+        buffers = [None, pa.py_buffer(np.array(offsets, width)), data and pa.py_buffer(data)]
+        with pytest.raises(pa.ArrowInvalid):
+            validate(pa.table({"a": pa.Array.from_buffers(kind, 2, buffers)}))
 
 
 def wild(kind: pa.DataType, width: type) -> pa.Array:

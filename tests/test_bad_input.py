@@ -492,16 +492,20 @@ def test_offsets_must_be_whole_and_present_and_a_refusal_changes_nothing():
 
 def test_a_refused_delivery_is_taken_whole_or_not_at_all():
     op = (
-        tg.stream(time="ts", offset="o", watermark=tg.explicit())
+        tg.stream(time="ts", offset="o", watermark=tg.punctuated("wm"))
         .window(tg.tumbling(10, unit="us"))
+        .options(strict=True)
         .aggregate(n=tg.count())
         .embedded(now=0)
     )
-    op.add_messages([{"ts": 1, "o": 0}])
-    with pytest.raises(tg.InputError):
-        op.add_messages(pa.table({"ts": [2, 3], "o": pa.array([1, None], pa.int64())}))
-    op.add_messages([{"ts": 2, "o": 1}, {"ts": 3, "o": 2}])
-    assert finished(op).panes["n"].to_pylist() == [3]
+    op.add_messages([{"ts": 1, "o": 0, "wm": 1}])
+    with pytest.raises(tg.WatermarkError):
+        op.add_messages(pa.table({"ts": [2, 3, 4], "o": [1, 2, None], "wm": [5, 0, 0]}))
+    assert op.stats()["events"] == 1
+    op.add_messages([{"ts": 2, "o": 1, "wm": 2}, {"ts": 3, "o": 2, "wm": 2}])
+    result = finished(op)
+    assert result.panes["n"].to_pylist() == [3]
+    assert result.late.num_rows == 0
 
 
 def test_windows_at_the_end_of_the_calendar_can_be_fetched():

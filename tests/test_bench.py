@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 import math
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench import main
+from bench import main, safety
 from bench.cases import aggregated, windowed
 from bench.kernel import CASES
 from bench.racing import OperatorRunner
@@ -49,6 +52,28 @@ FIELDS = {
     "bytes_per_key_and_window",
 }
 SMALL = ["kernel", "--events", "200"]
+
+
+def test_what_safety_costs_is_printed_as_shares(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safety, "TURNS", 1)
+    assert main(["safety", "--embedded", "--events", "200", "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {one["keys"] for one in found} == set(safety.KINDS)
+    assert {one["measure"] for one in found} > set(safety.PROFILED)
+    synced = [one for one in found if "sync" in one["measure"] and "RocksDB" in one["runtime"]]
+    assert all(0 < one["share"] < 1 for one in synced)
+
+
+def test_the_safety_of_profiled_workers_is_printed_as_shares(tmp_path: Path) -> None:
+    profile = cProfile.Profile()
+    profile.runcall(lambda: zlib.crc32(bytes(10_000_000)))
+    profile.dump_stats(tmp_path / "edge-1")
+    found = safety.profiled([str(tmp_path / "edge-1")])
+    assert found["checksums of stored values"] > 0
+    assert found["keyed identities of keys"] == 0
+    assert safety.profiled([]) == {}
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from tidegate.errors import CorruptStateError, InputError
-from tidegate.state.arrow_types import check_types
+from tidegate.state.arrow_types import check_types, validate
 from tidegate.state.byte_split import joined, split
 from tidegate.state.damage import damage_in
 
@@ -47,11 +47,6 @@ def decode_table(data: bytes | memoryview | pa.Buffer, name: str) -> pa.Table:
         table = reader.read_all()
         validate(table)
         return joined(table)
-
-
-def validate(table: pa.Table) -> None:
-    """Check the buffers of a table before anything reads them: wrong offsets crash the process."""
-    table.validate(full=True)
 
 
 def encode_json(document: Any, name: str) -> str:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tidegate.errors import InputError
 from tidegate.kernel.frame import to_arrow
 from tidegate.operators.ingest.schema_cast import BROKEN, with_errors
-from tidegate.state.arrow_types import check_types
+from tidegate.state.arrow_types import check_types, validate
 
 MAX_NESTING = 32
 """How deep lists and dictionaries in a value may be nested; Arrow stores at most 64 levels."""
@@ -171,7 +171,7 @@ def valid(table: pa.Table) -> pa.Table:
     Raises `ArrowInvalid` if the table has other damage: lengths or offsets that are wrong.
     """
     try:
-        table.validate(full=True)
+        validate(table)
     except pa.ArrowInvalid:
         problems: dict[int, str] = {}
         for number, field in enumerate(table.schema):

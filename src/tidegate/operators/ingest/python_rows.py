@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -64,8 +64,8 @@ def _exported(rows: Any) -> pa.Table:
         return pa.table(rows)
     except Exception as error:
         raise InputError(
-            f"a {type(rows).__name__} cannot be read as an Arrow table: {error}. Hint: pass an Arrow"
-            " table"
+            f"a {type(rows).__name__} cannot be read as an Arrow table: {error}. Hint: pass an"
+            " Arrow table"
         ) from error
 
 
@@ -104,7 +104,7 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> 
             if found:
                 problems[number] = f"{shown(found[0])} is no name of a column"
     columns: dict[str, pa.Array] = {}
-    for name in names:
+    for name in cast("list[str]", names):
         kind = schema.field(name).type if schema is not None and name in known else None
         columns[name] = _column(name, [row.get(name) for row in rows], kind, problems)
     if problems:

@@ -41,6 +41,6 @@ def _column(value: Any, field: pa.Field) -> pa.Array:
         return pa.array([value], field.type)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InputError(
-            f"the column `{field.name}` of the key is of type {field.type}, got {shown(value)}. Hint:"
-            " pass a value of that type"
+            f"the column `{field.name}` of the key is of type {field.type}, got {shown(value)}."
+            " Hint: pass a value of that type"
         ) from error
