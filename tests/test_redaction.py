@@ -48,6 +48,11 @@ SECRET_NAMES = (
     "api-key",
     "delegation.token",
     "fs.s3a.secret.key",
+    "fs.azure.sas.container.account.blob.core.windows.net",
+    "schema.registry.basic.auth.user.info",
+    "sasl.oauthbearer.config",
+    "pass",
+    "auth",
 )
 
 
@@ -145,6 +150,8 @@ def test_a_reference_to_a_variable_is_shown_and_its_default_is_not() -> None:
         ("postgresql://u@h:5432/d", "postgresql://u@h:5432/d"),
         ("kafka://h:9092/p?sasl.password=a&b=c", "kafka://h:9092/p?sasl.password=***"),
         ("{'sasl.password': 'x', 'group.id': 'g'}", "{'sasl.password': ***, 'group.id': 'g'}"),
+        ("run --password a b --user u", "run --password *** --user u"),
+        ("ssl.key=-----BEGIN PRIVATE KEY-----\nAbCd\nEfGh== -----END", "ssl.key=***"),
         ("tumbling(1 minute, offset=1 second)", "tumbling(1 minute, offset=1 second)"),
     ],
 )

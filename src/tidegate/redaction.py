@@ -25,9 +25,13 @@ _WORDS = (
     "accountkey",
     "privatekey",
     "signature",
+    "userinfo",
+    "oauthbearerconfig",
 )
-_SHARED_ACCESS = "sig"
-"""The signature in the URLs of Azure's storage."""
+_WHOLE_NAMES = frozenset({"sig", "auth"})
+"""The signature in the URLs of Azure's storage, and what a client authenticates with."""
+_PARTS = frozenset({"pass", "sas"})
+"""Parts of names that hold secrets, such as `fs.azure.sas.CONTAINER.ACCOUNT`."""
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
 _VARIABLE = re.compile(r"\$\{\w+\}")
 _USER_INFO = re.compile(r"(://[^:@]*:).*@", re.DOTALL)
@@ -41,6 +45,10 @@ _SQL_OPTION = re.compile(
     r"""'(?P<name>(?:[^']|''){0,200}+)'\s*+=?\s*+'(?P<value>(?:[^']|'')*+)(?:'|$)"""
 )
 """An option in a SQL text, also one without its equals sign or its last quote."""
+_FLAG = re.compile(r"(?P<name>--[\w.-]+)\s+(?:(?!\s--).)+", re.DOTALL)
+"""An option of a command line with its value."""
+_PEM = "-----BEGIN"
+"""A certificate or a key, whose lines may look like assignments."""
 _NEXT_NAME = re.compile(r"\s+[A-Za-z_][\w.]*\s*=")
 
 
@@ -51,7 +59,8 @@ def is_secret(name: str) -> bool:
     return (
         any(word in joined for word in _WORDS)
         or (len(parts) > 1 and "key" in parts)
-        or joined == _SHARED_ACCESS
+        or not _PARTS.isdisjoint(parts)
+        or joined in _WHOLE_NAMES
     )
 
 
@@ -60,6 +69,7 @@ def redacted(text: str) -> str:
     text = _USER_INFO.sub(rf"\g<1>{HIDDEN}@", text)
     if "authorization" in text.lower():
         text = _BEARER.sub(rf"\g<1> {HIDDEN}", text)
+    text = _FLAG.sub(_hidden_flag, text)
     kept, start = [], 0
     while found := _ASSIGNED.search(text, start):
         kept.append(text[start : found.end()])
@@ -107,10 +117,16 @@ def redacted_options(options: Mapping[Any, Any]) -> dict[Any, Any]:
     return {name: redacted_value(str(name), value) for name, value in options.items()}
 
 
+def _hidden_flag(found: re.Match[str]) -> str:
+    return f"{found['name']} {HIDDEN}" if is_secret(found["name"]) else found.group()
+
+
 def _end_of_value(text: str, start: int) -> int:
     """The end of a secret: its closing quote, the next `name=` after a space, or the text's end."""
     quoted = _QUOTED.match(text, start)
     if quoted:
         return quoted.end()
+    if text.startswith(_PEM, start):
+        return len(text)
     following = _NEXT_NAME.search(text, start)
     return following.start() if following else len(text)
