@@ -193,11 +193,8 @@ def _json(case: list[Measured]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("part", choices=list(_OPTIONS), help="the area to measure")
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help='print one JSON object per case: {"name", "ratio", "events_per_second", ...}',
-    )
+    as_json = 'print one JSON object per case: {"name", "ratio", "events_per_second", ...}'
+    parser.add_argument("--json", action="store_true", help=as_json)
     smaller = (
         "kernel: rows of a large delivery; watermarks: rows for per-key watermarks; the number of"
         f" keys shrinks in proportion (default: {FULL:,}); spark: events of a case (default:"

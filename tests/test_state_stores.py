@@ -389,6 +389,29 @@ def test_rocksdb_a_damaged_index_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.rocksdb
+def test_rocksdb_a_manifest_that_is_cut_off_is_no_new_state(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    store = RocksDBStore(path)
+    store.put_json("a", 1)
+    store.commit()
+    store.close()
+    [manifest] = path.glob("MANIFEST*")
+    manifest.write_bytes(manifest.read_bytes()[:150])
+    for _ in range(2):
+        with pytest.raises(CorruptStateError, match="Hint"):
+            RocksDBStore(path)
+
+
+def test_memory_a_link_that_leads_nowhere_is_no_new_state(tmp_path: Path) -> None:
+    for target in ("missing", "state"):
+        path = tmp_path / "state"
+        path.symlink_to(target)
+        with pytest.raises(StateError, match="cannot be read"):
+            MemoryStore(path)
+        path.unlink()
+
+
+@pytest.mark.rocksdb
 def test_rocksdb_every_damaged_block_is_noticed(tmp_path: Path) -> None:
     """A store is never empty, or shorter, because its index cannot be read."""
     path = tmp_path / "state"

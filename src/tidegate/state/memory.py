@@ -43,7 +43,8 @@ class MemoryStore:
         self._dirty = False
         self._open = True
         self._lock = None if self.path is None else _locked(self.path)
-        if self.path is not None and self.path.exists():
+        # A link that leads nowhere is no new state.
+        if self.path is not None and (self.path.exists() or self.path.is_symlink()):
             try:
                 self._values = _read(self.path)
             except BaseException:

@@ -40,6 +40,8 @@ _VERSION = b"v"
 _ENTRY = struct.Struct(">cIQI")
 _PART = struct.Struct(">I")
 _CONFIG = "rocksdict-config.json"
+_COMMITTED = "COMMITTED"
+"""A file in the folder that shows that there was a commit."""
 _TABLE, _JSON = b"T", b"J"
 
 
@@ -108,7 +110,7 @@ class RocksDBStore:
         self._compression = compression
         self._cache = _Cache(cache_bytes)
         self._pending: dict[str, pa.Table | str | None] = {}
-        self._write_failed = False
+        self._write_failed, self._committed = False, False
         self._db: Any = None
         self._index: dict[str, _Entry] = {}
         self._open_database()
@@ -190,9 +192,17 @@ class RocksDBStore:
         except Exception as error:
             self._write_failed = True
             raise _commit_failed(self.path, error) from error
+        self._mark_committed()
         for name, entry in entries.items():
             self._settle(name, entry, self._pending[name])
         self._pending.clear()
+
+    def _mark_committed(self) -> None:
+        """Leave a file that shows that there is state; a commit does not depend on it."""
+        if not self._committed:
+            with suppress(OSError):
+                (self.path / _COMMITTED).touch()
+            self._committed = True
 
     def close(self) -> None:
         """Close the database; it is closed after an error too. Commits are not affected."""
@@ -301,6 +311,9 @@ class RocksDBStore:
         index: dict[str, _Entry] = {}
         version = self._db.get(_VERSION)
         if version is None:
+            # RocksDB takes a manifest that is cut off for one of an older database.
+            if (self.path / _COMMITTED).exists():
+                raise _damaged(self.path, "it has no state, but there was a commit")
             self._start()
             return index
         if version != str(FORMAT).encode():

@@ -87,7 +87,6 @@ def key_values(key: Any, names: Sequence[str]) -> dict[str, Any]:
     if set(values) != set(names):
         raise InputError(
             f"the key columns are {', '.join(names) or 'none'}, got {shown(key)}. Hint: pass a"
-            f"the key columns are {', '.join(names) or 'none'}, got {shown(key)}. Hint: pass a"
             " value, a tuple or a dictionary by column; a null is `(None,)`"
         )
     return {name: values[name] for name in names}
