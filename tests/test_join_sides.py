@@ -142,3 +142,29 @@ def test_a_union_gives_what_one_stream_with_its_rows_gives(rows, window, how, ma
     found = [op.get_result() for op in ops]
     assert found[0].panes.to_pylist() == found[1].panes.to_pylist()
     assert found[0].late.num_rows == found[1].late.num_rows
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_partition_that_begins_behind_windows_on_offsets_is_late(kept: bool):
+    """Its partners may be gone; retention keeps them."""
+    side = tg.stream(key="k", offset="o", partition="p")
+    joined = side.join(side, tg.tumbling(2, axis="offset"), how="left", names=("l_", "r_"))
+    op = (joined.retain(messages=100) if kept else joined).embedded(now=0)
+    for offset in range(4):
+        rows = [{"k": 1, "o": offset, "p": "x"}]
+        op.add(left=rows, right=rows)
+    op.get_result()
+    op.flush()
+    late = [{"k": 1, "o": 1, "p": "y"}, {"k": 1, "o": 7, "p": "y"}]
+    op.add(left=late)
+    op.add(right=late[:1])
+    op.finish()
+    result = op.get_result()
+    found = {(row["l_o"], row["r_o"], row["r_p"]) for row in result.panes.to_pylist()}
+    reasons = [(row["reason"], row["input"]) for row in result.late.to_pylist()]
+    if kept:
+        assert (1, 1, "y") in found
+        assert not reasons
+    else:
+        assert found == {(7, None, None)}
+        assert reasons == [("window_expired", "left"), ("window_expired", "right")]

@@ -268,6 +268,9 @@ class Pipeline:
             self.late.append(row)
             return
         assert numbers[0] in delivered, row
+        if numbers[0] in self._taken:
+            # Its windows are over, and its id is forgotten.
+            return
         bounds: list[Bounds] = [
             (window["window_start"], window["window_end"]) for window in row.get("windows") or []
         ]
@@ -275,7 +278,6 @@ class Pipeline:
         if passes and isinstance(node, Aggregate) and bounds and node.window.kind != "session":
             self.accepted.missed |= {(numbers[0], found) for found in bounds}
         else:
-            # A rejected row that comes again is a duplicate, or is rejected again.
             self._taken.add(numbers[0])
             del delivered[numbers[0]]
 

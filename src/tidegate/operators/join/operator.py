@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -254,16 +255,28 @@ class WindowedJoin:
         if side.schema is not known:
             self.name_columns()
         delivery, times = side.judged(delivery, out)
-        inside = self.matching.has_window(times["position"])
-        if not inside.all():
-            rows = np.flatnonzero(~inside)
-            late = side.late_output(out)
-            late.late_rows(delivery, rows, "no_window", class_names(delivery.verdict[rows]))
-            delivery, times = (
-                delivery.where(inside),
-                {name: column[inside] for name, column in times.items()},
-            )
+        for taken, reason in (
+            (self.matching.has_window, "no_window"),
+            (partial(self._is_open, side), "window_expired"),
+        ):
+            mask = taken(times["position"])
+            if not mask.all():
+                rows = np.flatnonzero(~mask)
+                late = side.late_output(out)
+                late.late_rows(delivery, rows, reason, class_names(delivery.verdict[rows]))
+                delivery = delivery.where(mask)
+                times = {name: column[mask] for name, column in times.items()}
         return self.retention.admitted(side.number, side.taken(delivery, times), out)
+
+    def _is_open(self, side: Side, at: np.ndarray) -> np.ndarray:
+        """Which rows are in a window that is not over on their own side.
+
+        By offsets that are rows of a partition that begins late: their partners may be gone.
+        """
+        last = (
+            None if side.is_timed or self.spec.retention else self.matching.last_instant(self.spec)
+        )
+        return np.ones(len(at), bool) if last is None else last(at) >= side.position_mark
 
     def follow(self, upstream: Exchange | None, ordinal: int | None = None) -> None:
         """Take the watermark of an input, or of both, from an upstream, and its retractions.
