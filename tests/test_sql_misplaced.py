@@ -71,6 +71,13 @@ def answer(text: str) -> tuple[list[tuple[object, ...]], int]:
         ),
         ("SELECT explode(tags) FROM bid", "explode", "EXPLODE makes several rows"),
         ("SELECT item FROM bid WHERE unnest(tags) = 'a'", "unnest", "UNNEST makes several rows"),
+        (f"SELECT ARRAY_AGG(*) FROM {TUMBLE} GROUP BY window_start", "*", "stands in SELECT"),
+        ("SELECT UPPER(bid.*) FROM bid", "*", "stands in SELECT"),
+        (
+            "SELECT 1 AS n FROM bid GROUP BY session_window(ts, concat(SUM(price), ' s'))",
+            "SUM",
+            "cannot be grouped by",
+        ),
         ("SELECT histogram(price) FROM bid", "histogram", "there is no function `histogram`"),
         ("SELECT item FROM bid PIVOT (SUM(price) FOR item IN ('a'))", "SUM", "PIVOT"),
         ("SELECT item FROM (SELECT * FROM bid) TABLESAMPLE (10 PERCENT)", "10", "TABLESAMPLE"),
@@ -119,6 +126,23 @@ def test_what_stands_in_the_wrong_place_is_refused_there(text: str, at: str, why
         tg.sql(TABLES + text)
     _, line, caret, *_ = str(raised.value).split("\n")
     assert raised.value.line == TABLES.count("\n") + 1
+    assert line[caret.index("^") :].startswith(at)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("CREATE VIEW v AS\nSELECT item one two FROM bid", "two"),
+        ("CREATE TABLE t (a INT)\nWIHT ('connector' = 'print')", "WIHT"),
+        ("SELECT item,\n'open FROM bid;\nSELECT 1", "'open"),
+        ("SELECT item\n/* open FROM bid", "/* open"),
+    ],
+)
+def test_what_cannot_be_parsed_has_the_place_where_it_begins(text: str, at: str) -> None:
+    with pytest.raises(SqlError) as raised:
+        tg.sql(TABLES + text)
+    _, line, caret, *_ = str(raised.value).split("\n")
+    assert raised.value.line == TABLES.count("\n") + 2
     assert line[caret.index("^") :].startswith(at)
 
 

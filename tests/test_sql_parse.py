@@ -156,7 +156,7 @@ def test_statements_of_a_script():
     [
         ("SELECT a FROM t WHERE\n  b = = 3", 2, 7),
         ("SELECT 1;\n  SELECT a FROM t GROUP BY a EMIT EARLY EVERY 3", 2, 47),
-        ("SELECT 'a FROM t", 1, 16),
+        ("SELECT 'a FROM t", 1, 8),
         ("\ufeffSELECT a FROM t WHERE b = = 3", 1, 28),
         ("SELECT 'a\ud800' FROM t", 1, 10),
         ("SHOW JARS", 1, 1),

@@ -336,6 +336,11 @@ class TidegateParser(EmitParser, SparkParser):
         self._refuse(self._tokens[0])
 
     def _parse_as_command(self, start: Token) -> NoReturn:
+        at = self._tokens.index(start)
+        words = {token.text.upper() for token in self._tokens[at + 1 : at + 4]}
+        if start.token_type == TokenType.CREATE and words & {"TABLE", "VIEW"}:
+            # What is left of a table or a view could not be read.
+            self.raise_error("Unexpected token", self._curr or self._prev)
         self._refuse(start)
 
     def _refuse(self, token: Token) -> NoReturn:

@@ -38,6 +38,9 @@ _DETAILS = ("ESTIMATED_COST", "CHANGELOG_MODE", "JSON_EXECUTION_PLAN", "PLAN_ADV
 """What Flink's EXPLAIN may show further; the plan has all there is."""
 _HALF = re.compile(r"[\ud800-\udfff]")
 _OPTIONS_HINT = re.compile(r"\s*/\*\+\s*OPTIONS\b", re.IGNORECASE)
+_OPENING = re.compile(r"['\"`]|/\*")
+_SEARCHED, _TRIED = 100_000, 50
+"""How long a text may be whose open quote is searched, and how many quotes are tried."""
 _DEEPEST = 200
 """How deep parentheses may be nested."""
 
@@ -106,6 +109,7 @@ def _tokens(text: str) -> list[Token]:
         at = max(0, min(start, len(text) - 1))
         if error.end is not None:
             at = max(0, min(error.end, len(text) - 1))
+        at = _unclosed(text, at)
         raise Place(text, at, at).error(
             "the text has no tokens of SQL",
             "close every quote and comment",
@@ -119,6 +123,19 @@ def _tokens(text: str) -> list[Token]:
                 "hints are not supported", "write the options of a table in CREATE TABLE"
             )
     return _with_window_calls(found)
+
+
+def _unclosed(text: str, default: int) -> int:
+    """Where the quote or comment begins that is open at the end of a text."""
+    if len(text) > _SEARCHED:
+        return default
+    for found in reversed(list(_OPENING.finditer(text))[-_TRIED:]):
+        try:
+            Tidegate().tokenize(text[: found.start()])
+        except TokenError:
+            continue
+        return found.start()
+    return default
 
 
 def _with_window_calls(tokens: list[Token]) -> list[Token]:

@@ -19,6 +19,7 @@ _IN_SQL = (
     ("tg.hopping(...)", "HOP(TABLE t, DESCRIPTOR(ts), slide, size)"),
     ("tg.repeatedly(...), or tg.after_watermark(early=", "EMIT AFTER WATERMARK EARLY ("),
     (", late=...)", ") LATE AFTER 1 ROW"),
+    ("allow_lateness(0)", "an EMIT without LATE and ALLOW LATENESS"),
 )
 """Words of hints of the API, and what they are in SQL."""
 

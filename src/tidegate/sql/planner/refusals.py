@@ -79,6 +79,8 @@ def _misplaced(node: exp.Expr, users: Mapping[str, Any]) -> tuple[str, str] | No
         return f"{node.key.upper()} makes several rows of one", "flatten the rows before the query"
     if isinstance(node, exp.Columns):
         return "COLUMNS is not supported", "name the columns"
+    if isinstance(node, exp.Star) and not _is_star(node):
+        return "`*` stands in SELECT and in COUNT(*)", "name the columns"
     if not isinstance(node, exp.Window) and not is_aggregate(node, users):
         return None
     clause = node.find_ancestor(exp.Where, exp.Join, exp.Group, exp.Having, exp.Select)
@@ -92,9 +94,19 @@ def _misplaced(node: exp.Expr, users: Mapping[str, Any]) -> tuple[str, str] | No
             "compute it in a subquery: SELECT ... FROM (SELECT *, ... OVER (...) AS x FROM t)"
             " WHERE x > 1"
         )
-    if isinstance(clause, exp.Group | exp.Having):
+    if isinstance(clause, exp.Group):
+        return "an aggregate cannot be grouped by", "aggregate in a subquery first"
+    if isinstance(clause, exp.Having):
         return None
     return f"an aggregate in {name} has no group yet", "HAVING COUNT(*) > 1, or a subquery"
+
+
+def _is_star(node: exp.Star) -> bool:
+    """Whether `*` stands for all columns of a SELECT, or for the rows that are counted."""
+    parent = node.parent.parent if isinstance(node.parent, exp.Column) else node.parent
+    if isinstance(parent, exp.Distinct):
+        parent = parent.parent
+    return isinstance(parent, exp.Select | exp.Count)
 
 
 def lone_window(scope: Scope, node: exp.Expr) -> SpecError:
