@@ -20,8 +20,8 @@ PYTHON     ?= $(shell for p in $(CANDIDATES); do if $$p -c '$(NEW_ENOUGH)' >/dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install java demo lint format test check bench bench-spark bench-joins bench-kafka \
-        bench-nexmark bench-streams bench-growth bench-scaling soak soak-streams fuzz torture \
+.PHONY: help install java browser demo lint format test check bench bench-spark bench-joins \
+        bench-kafka bench-nexmark bench-streams bench-growth bench-scaling soak soak-streams fuzz torture \
         nightly oldest package lock clean distclean
 
 help: ## list the targets
@@ -53,6 +53,10 @@ $(STAMP): pyproject.toml $(LOCK)
 java: ## find Java 17 or newer for Spark, or install it with apt where possible
 	@.ci/java
 
+# Without Chromium the tests of pages are skipped.
+browser: ## find Chromium for the tests of pages, or install it with apt where possible
+	@.ci/browser
+
 demo: $(STAMP) java ## run a click stream on local Spark: panes, corrections, late rows, a picture
 	@$(BIN)/tidegate demo
 
@@ -66,7 +70,7 @@ format: $(STAMP) ## format the code and apply safe lint fixes
 	$(BIN)/ruff check --fix --quiet
 	$(BIN)/ruff format
 
-test: java lint ## run everything: lint, types, all tests and doctests
+test: java browser lint ## run everything: lint, types, all tests and doctests
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=ci
 
 check: lint ## run lint, types and the fast tests without Spark, for use between edits
@@ -116,7 +120,7 @@ fuzz: $(STAMP) ## fuzz everything that decodes, guided by coverage, for 10 minut
 torture: $(STAMP) java ## kill a Spark pipeline 50 times and compare its panes with the truth (KILLS=number)
 	$(BIN)/pytest -s tests/spark/test_torture.py --torture-kills=$(KILLS)
 
-nightly: java lint ## run the suite with thousands of examples per property, then soak, torture and fuzz (hours)
+nightly: java browser lint ## run the suite with thousands of examples per property, then soak, torture and fuzz (hours)
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=nightly
 	$(MAKE) soak soak-streams torture oldest package
 	$(MAKE) fuzz FUZZ=7200
