@@ -35,33 +35,34 @@ def stream(**options: object) -> tg.Stream:
     return tg.stream(time="ts", watermark=tg.bounded("5 seconds"), **options)  # type: ignore[arg-type]
 
 
-def table(at: int, keys: np.ndarray, **columns: np.ndarray) -> pa.Table:
-    """Messages of one second."""
+def send(op: tg.Operator, at: int, keys: np.ndarray, **columns: np.ndarray) -> None:
+    """Send messages of one second, at its end: the clock follows, so that none is in the future."""
     ts = at * SECOND + np.arange(len(keys)) * SECOND // max(1, len(keys))
-    return pa.table({"ts": ts, "k": keys, "v": np.arange(len(keys)), **columns})
+    rows = pa.table({"ts": ts, "k": keys, "v": np.arange(len(keys)), **columns})
+    op.add_messages(rows, now=(at + 1) * SECOND)
 
 
 def large_deliveries(op: tg.Operator) -> Iterator[None]:
     """500,000 messages a delivery, all keys new."""
     for at in range(1 << 40):
-        op.add_messages(table(at, np.arange(500_000) + at * 500_000))
+        send(op, at, np.arange(500_000) + at * 500_000)
         yield
 
 
 def hot_key(op: tg.Operator) -> Iterator[None]:
     """One key has all messages, and its window keeps them."""
     for at in range(1 << 40):
-        op.add_messages(table(at, np.zeros(50_000, np.int64)))
+        send(op, at, np.zeros(50_000, np.int64))
         yield
 
 
 def open_windows(op: tg.Operator) -> Iterator[None]:
     """A million windows are open at any time, and 20,000 of them change."""
     for start in range(0, 1_000_000, 100_000):
-        op.add_messages(table(0, np.arange(start, start + 100_000)))
+        send(op, 0, np.arange(start, start + 100_000))
     for at in range(1 << 40):
         keys = (np.arange(20_000) * 49 + at) % 1_000_000
-        op.add_messages(table(1, keys))
+        send(op, 1, keys)
         yield
 
 
@@ -69,7 +70,7 @@ def ids(op: tg.Operator) -> Iterator[None]:
     """Ten million ids are known at any time: 500,000 come with each second, and expire."""
     for at in range(1 << 40):
         number = np.arange(500_000) + at * 500_000
-        op.add_messages(table(at, number % 100, id=number))
+        send(op, at, number % 100, id=number)
         if at >= 30:
             yield
 
@@ -79,7 +80,7 @@ def partitions(op: tg.Operator) -> Iterator[None]:
     for at in range(1 << 40):
         names = [f"{at}-{number}" for number in range(200)]
         zeros = np.zeros(200, np.int64)
-        op.add_messages(table(at, zeros, o=zeros, p=np.array(names)))
+        send(op, at, zeros, o=zeros, p=np.array(names))
         for name in names:
             op.remove_partition(name)
         yield
