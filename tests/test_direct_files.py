@@ -386,6 +386,21 @@ def test_broken_lines_of_json_keep_their_text(tmp_path: Path) -> None:
     assert "line 10" in str(found[8])
 
 
+@pytest.mark.parametrize("line", [b"null", b" null ", b"\xef\xbb\xbfnull", b'{"key": 7}null'])
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_line_of_json_that_is_null_costs_one_line(
+    tmp_path: Path, line: bytes, place: int
+) -> None:
+    """The reader of Arrow crashes on it."""
+    lines = [b'{"key": %d, "ts": 7}' % number for number in range(3)]
+    lines.insert(place, line)
+    put(tmp_path, "a.json", b"\n".join(lines))
+    table = read(tmp_path, Json())
+    assert [key for key in table.column("key").to_pylist() if key is not None] == [0, 1, 2]
+    [mark] = [text for text in marks(table) if text is not None]
+    assert mark.startswith(f"line {place + 1} of `a.json` cannot be read")
+
+
 @pytest.mark.parametrize("levels", [1_000, 100_000])
 @pytest.mark.parametrize("column", ["value", "other"])
 def test_a_deep_line_of_json_costs_one_line(tmp_path: Path, levels: int, column: str) -> None:

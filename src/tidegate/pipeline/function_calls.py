@@ -167,7 +167,7 @@ def _value(text: str) -> Any:
     """An argument, parsed as YAML: a number, true, null, a list, or else text."""
     try:
         return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, ValueError, AttributeError):
         return text.strip()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -18,6 +19,9 @@ import pyarrow.json as arrow_json
 from tidegate.operators.ingest.json_depth import MAX_DEPTH, depth, is_too_deep
 from tidegate.operators.ingest.typed_rows import as_text, rows_to_table
 
+_NULL = re.compile(rb"[}l\n]\s*null")
+_NULL_FIRST = re.compile(rb"[\s\x00\xef\xbb\xbf]*null")
+"""A null among objects, on which the reader of Arrow crashes; some of them may be in texts."""
 _TOO_DEEP = f"a value is nested deeper than {MAX_DEPTH} levels"
 
 
@@ -43,6 +47,8 @@ def parse(data: bytes, options: arrow_json.ParseOptions | None = None) -> pa.Tab
         data.decode()
     if is_too_deep(data):
         raise pa.ArrowInvalid(_TOO_DEEP)
+    if _NULL_FIRST.match(data) or _NULL.search(data):
+        raise pa.ArrowInvalid("a line may be null, which is no object")
     read = arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
     return arrow_json.read_json(io.BytesIO(data), read, options or arrow_json.ParseOptions())
 
