@@ -527,6 +527,15 @@ def test_a_file_that_breaks_off_gives_what_could_be_read_and_a_mark(tmp_path: Pa
     assert f"after {table.num_rows - 1} rows" in str(marks(table)[-1])
 
 
+@pytest.mark.parametrize("name", ["key", "", "other"])
+def test_columns_of_one_name_in_an_arrow_file(tmp_path: Path, name: str) -> None:
+    twice = pa.Table.from_arrays([pa.array([1, 2]), pa.array([3, 4])], [name, name])
+    feather.write_feather(twice, tmp_path / "a", compression="uncompressed")
+    found = [text for text in marks(read(tmp_path, Arrow())) if text is not None]
+    assert bool(found) == (name == "key")
+    assert all("two columns have the same name" in text for text in found)
+
+
 def test_damage_inside_a_parquet_file_does_not_stop_anybody(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     table = pa.table(

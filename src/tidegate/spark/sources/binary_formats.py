@@ -91,9 +91,9 @@ class Arrow(Format):
             if isinstance(opened, pa.RecordBatchFileReader)
             else opened
         ):
-            yield validated(
-                batch.select(
-                    [name for name in batch.schema.names if name in schema.names]
-                    or batch.schema.names[:1]
-                )
-            )
+            names = batch.schema.names
+            wanted = [name for name in names if name in schema.names]
+            if len(set(wanted)) < len(wanted):
+                raise pa.ArrowInvalid("two columns have the same name")
+            columns = [n for n, name in enumerate(names) if name in wanted]
+            yield validated(batch.select(columns or [*range(len(names))][:1]))
