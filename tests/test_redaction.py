@@ -148,6 +148,8 @@ def test_a_reference_to_a_variable_is_shown_and_its_default_is_not() -> None:
         ("password=a b user=u", "password=*** user=u"),
         ("postgresql://u:p@ss@h/d", "postgresql://u:***@h/d"),
         ("postgresql://u@h:5432/d", "postgresql://u@h:5432/d"),
+        ("https://token@h/d?x=a@b", "https://***@h/d?x=a@b"),
+        ("HTTP://h/a@b", "HTTP://h/a@b"),
         ("kafka://h:9092/p?sasl.password=a&b=c", "kafka://h:9092/p?sasl.password=***"),
         ("{'sasl.password': 'x', 'group.id': 'g'}", "{'sasl.password': ***, 'group.id': 'g'}"),
         ("run --password a b --user u", "run --password *** --user u"),

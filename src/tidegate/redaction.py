@@ -36,6 +36,8 @@ _SEPARATORS = re.compile(r"[^a-z0-9]+")
 _VARIABLE = re.compile(r"\$\{\w+\}")
 _USER_INFO = re.compile(r"(://[^:@]*:).*@", re.DOTALL)
 """The password of a URL ends with the last `@`, because it may contain others."""
+_USER_ALONE = re.compile(r"(?i)(\bhttps?://)[^/@:\s]+@")
+"""A token is often the user of a URL without a password."""
 _ASSIGNED = re.compile(r"""(?P<name>[\w.-]+)["']?\s*(?:=|:(?!//))\s*""")
 _QUOTED = re.compile(
     r"""(?P<quote>["'])(?:\\.|(?!(?P=quote))[^\\])*(?P=quote)(?=$|[\s,;&)\]}"'])""", re.DOTALL
@@ -67,6 +69,7 @@ def is_secret(name: str) -> bool:
 def redacted(text: str) -> str:
     """The text with the passwords of URLs, and the values of secret names, hidden."""
     text = _USER_INFO.sub(rf"\g<1>{HIDDEN}@", text)
+    text = _USER_ALONE.sub(rf"\g<1>{HIDDEN}@", text)
     if "authorization" in text.lower():
         text = _BEARER.sub(rf"\g<1> {HIDDEN}", text)
     text = _FLAG.sub(_hidden_flag, text)
