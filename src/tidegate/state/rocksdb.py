@@ -202,6 +202,7 @@ class RocksDBStore:
         if not self._committed:
             with suppress(OSError):
                 (self.path / _COMMITTED).touch()
+                sync_all([self.path / _COMMITTED, self.path])
             self._committed = True
 
     def close(self) -> None:
