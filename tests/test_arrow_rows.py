@@ -49,13 +49,18 @@ def outcome(op: tg.EmbeddedOperator) -> tuple[int, list[str]]:
     return sum(result.panes["n"].to_pylist()), result.late["reason"].to_pylist()
 
 
-@pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("kind", INVALID)
+@pytest.mark.parametrize(
+    ("kind", "role"),
+    [
+        (kind, role)
+        for kind in INVALID
+        for role in ROLES
+        if role != "p" or kind.endswith("text")  # Names of partitions are texts.
+    ],
+)
 def test_a_value_that_is_not_valid_costs_its_row_and_no_state(
     tmp_path: Path, kind: str, role: str
 ) -> None:
-    if role == "p" and not kind.endswith("text"):
-        pytest.skip("names of partitions are texts")
     settings = {"id": "id"} if role == "id" else {"partition": "p"} if role == "p" else {}
     aggregates = {"n": tg.count(), "kept": tg.list_("v"), "last": tg.last("v")}
     panes = stream(**settings).aggregate(**aggregates)
