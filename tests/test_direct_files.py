@@ -6,7 +6,9 @@ import gzip
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from pyarrow import feather
 
 from support.examples import examples
 from tidegate.errors import CorruptStateError, InputError, SpecError
+from tidegate.operators.ingest.json_text import parse
 from tidegate.operators.ingest.schema_cast import BROKEN
 from tidegate.spark.sources import files as files_module
 from tidegate.spark.sources import text_formats
@@ -384,6 +387,25 @@ def test_broken_lines_of_json_keep_their_text(tmp_path: Path) -> None:
     assert found[4] == "`value` should be double, got {'deep': 1}"
     assert "line 7" in str(found[5])
     assert "line 10" in str(found[8])
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [b"null", b"{}", b'{"a": null}', b'{"a":null}', b"[null]", b"\n", b" ", b", null"]
+        ),
+        max_size=8,
+    )
+)
+def test_oracle_a_null_where_an_object_stands(parts):
+    data = b"".join(parts)
+    stands = re.search(rb"(?:\A|[}l\n])\s*null", data) is not None
+    if stands:
+        with pytest.raises(pa.ArrowInvalid, match="a line may be null"):
+            parse(data)
+    else:
+        with suppress(pa.ArrowInvalid):
+            parse(data)
 
 
 @pytest.mark.parametrize("line", [b"null", b" null ", b"\xef\xbb\xbfnull", b'{"key": 7}null'])
