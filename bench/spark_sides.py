@@ -299,7 +299,9 @@ def _start(
 
         frame = theirs(spark, shape, folder) if side == THEIRS else passed(spark, shape, folder)
         writer = frame.writeStream.outputMode("append").format("noop")
-        with spark_settings(spark, {ARROW_BYTES: str(2**31 - 1), ARROW_ROWS: _FASTEST}):
+        # Spark's own operators send nothing to Python.
+        limits = {ARROW_BYTES: str(2**31 - 1), ARROW_ROWS: _FASTEST} if side == FLOOR else {}
+        with spark_settings(spark, limits):
             return (
                 writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
             )
