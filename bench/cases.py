@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.racing import GroupByRunner, OperatorRunner, Runner, Times, race
 from bench.traffic import PER_MINUTE, Delivery, Traffic, deliver, distinct_keys, small_delivery
-from tidegate.api import Panes, Windowed, stream
+from tidegate.api.streams import Panes, Windowed, stream
 from tidegate.spec import aggregates
 from tidegate.spec.triggers import after_count, after_watermark
 from tidegate.spec.watermarks import bounded

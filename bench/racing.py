@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from bench.traffic import START, Delivery
-from tidegate.api import Panes
+from tidegate.api.streams import Panes
 from tidegate.embedded.recording import DEFAULT_BYTES
 from tidegate.kernel.windows.assigners import Aligned
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from bench.spark_data import DELAY, INPUTS, SCHEMA, Events, write
 from bench.spark_usage import Usage
-from tidegate.api import Panes, Stream, stream
 from tidegate.api.joins import Joined
+from tidegate.api.streams import Panes, Stream, stream
 from tidegate.spec.aggregates import count
 from tidegate.spec.aggregates import max as largest
 from tidegate.spec.aggregates import sum as total

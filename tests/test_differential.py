@@ -14,7 +14,7 @@ import tidegate as tg
 from support.reference import Config, Reference
 from support.reference.model import SECOND
 from support.strategies import Case, Step, busy_cases, cases, cut_cases
-from tidegate.api import Panes
+from tidegate.api.streams import Panes
 from tidegate.instants import MAX
 from tidegate.kernel.frame import to_arrow
 from tidegate.spec.operator import AggregateSpec, Input, Options, Retention

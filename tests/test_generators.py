@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.api import stream
+from tidegate.api.streams import stream
 from tidegate.errors import InputError, ParseError, SpecError, WatermarkError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.events.duplicates import partitions_of

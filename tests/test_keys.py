@@ -4,8 +4,10 @@ exactly where keys are equal, whatever keys a sender chooses.
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import math
+import pickle
 import secrets
 from decimal import Decimal
 from typing import Any
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 
 import tidegate as tg
 from tidegate.kernel import keys as keys_module
-from tidegate.kernel.keys import FIXED, mix, shard_of
+from tidegate.kernel.keys import FIXED, KeyHasher, mix, shard_of
 from tidegate.kernel.siphash import hash_bytes, hash_words
 from tidegate.operators import key_secret
 
@@ -193,6 +195,14 @@ def test_pinned_shards():
 
 
 SHARDS = [5, 0, 6, 1, 2, 5, 6, 1, 2, 0, 4, 1, 5, 4, 2, 4, 2, 4, 2, 2]
+
+
+def test_a_hasher_travels_without_what_it_has_met():
+    hasher, rows = KeyHasher(b"0123456789abcdef"), pa.array(range(100_000))
+    before = len(pickle.dumps(hasher))
+    assert hasher.dense.ranked([rows], len(rows)) is not None
+    assert len(pickle.dumps(hasher)) == before
+    assert copy.copy(hasher) == hasher
 
 
 def test_shards_are_about_equally_large():

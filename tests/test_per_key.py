@@ -19,7 +19,7 @@ import tidegate as tg
 from support.reference import Config
 from support.strategies import KEYS, Case, Step, per_key_cases, walk
 from test_differential import Embedded, compare, late, panes, play, specification
-from tidegate.api import Panes
+from tidegate.api.streams import Panes
 from tidegate.errors import SpecError
 from tidegate.instants import MAX, MIN
 from tidegate.kernel.watermarks.per_key import KeyProgress

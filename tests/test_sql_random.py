@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tidegate as tg
 from support.sql_cases import at
-from tidegate.api import Panes, Windowed
+from tidegate.api.streams import Panes, Windowed
 from tidegate.spec.aggregates import Aggregate
 
 Choice = tuple[str, Callable[..., Any]]

@@ -17,7 +17,7 @@ from support.watermark_trackers import (
     two_times,
     watermark_tracker,
 )
-from tidegate.api import stream, union
+from tidegate.api.streams import stream, union
 from tidegate.errors import InputError, SpecError, WatermarkError
 from tidegate.kernel.watermarks.marks import Active, Idle, Watermark
 from tidegate.operators.ingest.watermark_tracking import ReleasedMarks

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.api import Panes, Stream, stream
 from tidegate.api.joins import Joined
+from tidegate.api.streams import Panes, Stream, stream
 from tidegate.spec.aggregates import Aggregate, columnar, count
 from tidegate.spec.triggers import after_watermark
 from tidegate.spec.watermarks import bounded

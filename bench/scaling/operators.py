@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from bench.scaling.samples import OPERATOR, STATE, Sample
 from bench.traffic import PER_MINUTE, SECOND, START, Traffic, deliver
-from tidegate.api import Panes, stream
+from tidegate.api.streams import Panes, stream
 from tidegate.spec import aggregates
 from tidegate.spec.triggers import after_count, after_watermark
 from tidegate.spec.watermarks import bounded

@@ -20,7 +20,7 @@ from bench.spark_data import SCHEMA, Events, write
 from bench.spark_sides import OURS, Shape, read_batch
 from bench.spark_usage import Usage
 from bench.traffic import SPAN
-from tidegate.api import Panes, stream
+from tidegate.api.streams import Panes, stream
 from tidegate.errors import SetupError
 from tidegate.spec.aggregates import count
 from tidegate.spec.aggregates import max as largest

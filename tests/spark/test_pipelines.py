@@ -401,3 +401,23 @@ def test_a_chain_behind_discarding_sessions_nets_to_the_batch_answer_over_a_rest
         with pytest.raises(SpecError, match=r"late=tg.after_count"):
             start(total(feed.stream(spark), tg.after_watermark()))
     assert not (tmp_path / "refused").exists()
+
+
+def test_a_function_may_bring_more_data_than_spark_sends_with_a_task(spark, tmp_path):
+    prices = {f"user {n}": n for n in range(200_000)}
+
+    def price(rows):
+        return sum(prices[f"user {int(nr)}"] for nr in rows["price"].to_pylist())
+
+    feed = Feed(tmp_path / "feed")
+    feed.put(clicks(("a", 1, 199_999.0), ("a", 2, 5.0), ("a", 4000, 0.0)))
+    found = (
+        tg.stream(tg.sources.parquet(feed.folder), time="ts", key="user", watermark=tg.bounded(0))
+        .window(tg.tumbling("1 minute"))
+        .aggregate(total=tg.apply(price, pa.int64(), ["price"]))
+        .write(
+            tg.sinks.parquet(tmp_path / "out"), checkpoint=tmp_path / "ck", trigger="available_now"
+        )
+    )
+    found.await_termination()
+    assert [row["total"] for row in tg.read_latest(tmp_path / "out").to_pylist()] == [200_004]

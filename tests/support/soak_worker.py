@@ -18,7 +18,7 @@ import pytest
 import tidegate as tg
 from support.key_secrets import fix_secrets
 from support.reference import Config
-from tidegate.api import Panes
+from tidegate.api.streams import Panes
 from tidegate.instants import MAX
 from tidegate.spec import triggers as t
 from tidegate.spec.operator import AggregateSpec, Input, Options

@@ -18,7 +18,7 @@ from tidegate.spark import sinks
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidegate.api import Panes
+    from tidegate.api.streams import Panes
     from tidegate.spark.query.handle import Query
 
 BASE = 1_700_000_040_000_000

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from tidegate.api.running import Pipeline, stage_specs
-
 if TYPE_CHECKING:
+    from tidegate.api.running import Pipeline
     from tidegate.instants import Instant
     from tidegate.operators.history.facts import History
     from tidegate.spark.query.state.query_state import QueryState
@@ -22,6 +21,7 @@ def state(
     query, which also may have no source; needed if aggregates use functions of yours, because a
     checkpoint has no code.
     """
+    from tidegate.api.running import stage_specs
     from tidegate.spark.query.state.query_state import read_state
 
     specs = None if pipeline is None else stage_specs(pipeline)
@@ -48,6 +48,7 @@ def why(
 
     Print it to read sentences; `to_dict` returns the same as data.
     """
+    from tidegate.api.running import stage_specs
     from tidegate.spark.query.history import why as read_why
 
     specs = None if pipeline is None else stage_specs(pipeline)

@@ -59,6 +59,10 @@ class KeyHasher:
 
     secret: bytes = field(repr=False)
 
+    def __reduce__(self) -> tuple[type[KeyHasher], tuple[bytes]]:
+        """Ranks of keys that it has met stay here: they would travel with every task."""
+        return KeyHasher, (self.secret,)
+
     def identify(self, columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Hashes:
         """The (key_hash, key_check) of every row; without columns all rows share one key."""
         if not columns:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidegate.api import Stream, Windowed, stream
+from tidegate.api.streams import Stream, Windowed, stream
 from tidegate.errors import ParseError, SpecError
 from tidegate.pipeline import inputs as sources
 from tidegate.pipeline import outputs

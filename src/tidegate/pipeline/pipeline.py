@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.api import Panes, Stream, Windowed, stream, union
+from tidegate.api.streams import Panes, Stream, Windowed, stream, union
 from tidegate.errors import SpecError
 from tidegate.instants import format_duration
 from tidegate.pipeline.checks import Draft, check

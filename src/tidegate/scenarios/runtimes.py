@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tidegate.api import Panes
+from tidegate.api.streams import Panes
 from tidegate.embedded.join import EmbeddedJoin
 from tidegate.embedded.operator import EmbeddedOperator
 from tidegate.instants import MAX, MIN, instant

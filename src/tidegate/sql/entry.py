@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import MissingExtraError
-from tidegate.spec.aggregates import Aggregate
+
+if TYPE_CHECKING:
+    from tidegate.spec.aggregates import Aggregate
 
 
 def sql(

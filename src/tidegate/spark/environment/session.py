@@ -6,8 +6,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -89,8 +89,12 @@ def session(
             for key in _JVM_OPTIONS
             if key in starting and key in settings
         }
-        # The Java process keeps the filtered stream.
-        with nullcontext() if remote else filtered_stderr():
+        # The Java process keeps the filtered stream, and the path of its Python processes.
+        forks = starting.keys() >= DAEMON.keys()
+        with (
+            nullcontext() if remote else filtered_stderr(),
+            worker_path() if forks else nullcontext(),
+        ):
             spark = _start(name, remote, {**starting, **settings, **options})
     partitions = str(cores or parallelism(spark))
     _configure(spark, {**RUNTIME_CONF, PARTITIONS: partitions, **settings})
@@ -193,6 +197,21 @@ def can_workers_import() -> bool:
     place = str(Path(__file__).parents[3])
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return place in {*sys.path[1:], *given}
+
+
+@contextmanager
+def worker_path() -> Iterator[None]:
+    """Begin the path of Python processes that Spark starts with `worker_start`."""
+    before = os.environ.get("PYTHONPATH")
+    first = str(Path(__file__).with_name("worker_start"))
+    os.environ["PYTHONPATH"] = os.pathsep.join([first, *filter(None, [before])])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def configured(setting: str) -> bool:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from tidegate.spark.tasks.edge import Edge
+from tidegate.spark.tasks.packed import Packed
 from tidegate.spark.tasks.transport import SHUFFLE_COLUMNS
+
+if TYPE_CHECKING:
+    from tidegate.spark.tasks.edge import Edge
 
 
 class Scan(Protocol):
     """What a direct source reads."""
 
-    def reader(self, edge: Edge) -> DataSourceReader:
+    def reader(self, edge: Packed[Edge]) -> DataSourceReader:
         """Reads everything once."""
 
-    def stream_reader(self, edge: Edge) -> DataSourceStreamReader:
+    def stream_reader(self, edge: Packed[Edge]) -> DataSourceStreamReader:
         """Reads what is new in every batch."""
 
 
@@ -28,7 +31,7 @@ class EdgeSource(DataSource):
 
     alias: ClassVar[str]
     scan: ClassVar[Scan]
-    edge: ClassVar[Edge]
+    edge: ClassVar[Packed[Edge]]
 
     @classmethod
     def name(cls) -> str:
@@ -48,7 +51,6 @@ def load_scan(spark: SparkSession, scan: Scan, edge: Edge, *, streaming: bool) -
     """The shuffle rows of a scan."""
     # Spark Connect resolves the name only when the query starts, so every source has its own.
     alias = f"tidegate_{uuid4().hex}"
-    spark.dataSource.register(
-        type("DirectSource", (EdgeSource,), {"alias": alias, "scan": scan, "edge": edge})
-    )
+    parts = {"alias": alias, "scan": scan, "edge": Packed(edge)}
+    spark.dataSource.register(type("DirectSource", (EdgeSource,), parts))
     return (spark.readStream if streaming else spark.read).format(alias).load()

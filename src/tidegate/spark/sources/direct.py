@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from tidegate.errors import SetupError, SpecError
 from tidegate.operators.ingest.schema_cast import bindable
-from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.types import arrow_schema
 
 if TYPE_CHECKING:
+    from tidegate.spark.tasks.edge import Edge
     from tidegate.spark.tasks.processor import ChainProcessor
 
 OLDEST_SPARK = (4, 2)
@@ -54,8 +54,7 @@ class DirectSource(ABC):
 def declared_schema(given: Declared, source: DirectSource) -> pa.Schema:
     """The columns of a declaration: a pyarrow.Schema, a StructType or DDL."""
     if isinstance(given, str):
-        # Spark needs a session to parse DDL.
-        given = source.sparkSession.createDataFrame([], given).schema
+        given = _parsed(given, source)
     found = arrow_schema(given) if isinstance(given, StructType) else given
     if not isinstance(found, pa.Schema):
         raise SpecError(
@@ -63,6 +62,14 @@ def declared_schema(given: Declared, source: DirectSource) -> pa.Schema:
             f" got {type(found).__name__}"
         )
     return bindable(found)
+
+
+def _parsed(ddl: str, source: DirectSource) -> StructType:
+    """The columns of DDL, or one of this type with the name that Spark gives it."""
+    # Spark needs a session to parse it.
+    _ = source.sparkSession
+    found = StructType.fromDDL(ddl)
+    return found if isinstance(found, StructType) else StructType().add("value", found)
 
 
 def check_version(version: str) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
@@ -21,7 +21,9 @@ from tidegate.spark.sources.direct import Declared, DirectSource, check_version,
 from tidegate.spark.sources.files import Folder
 from tidegate.spark.sources.formats import Format, PartReader, read_schema
 from tidegate.spark.sources.text_formats import Csv, Json
-from tidegate.spark.tasks.edge import Edge
+
+if TYPE_CHECKING:
+    from tidegate.spark.tasks.edge import Edge
 
 MAX_AGE = "7 days"
 """The default of Spark's file source."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -32,8 +32,11 @@ from tidegate.spark.sources.files import (
     parts_of,
 )
 from tidegate.spark.sources.formats import PartReader
-from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.tasks.garbage import exclude_modules
+from tidegate.spark.tasks.packed import Packed
+
+if TYPE_CHECKING:
+    from tidegate.spark.tasks.edge import Edge
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,11 @@ class FolderScan:
     latest_first: bool = False
     max_age: int | None = None
 
-    def reader(self, edge: Edge) -> FolderReader:
+    def reader(self, edge: Packed[Edge]) -> FolderReader:
         """Reads the folder once."""
         return FolderReader(self, edge)
 
-    def stream_reader(self, edge: Edge) -> FolderStreamReader:
+    def stream_reader(self, edge: Packed[Edge]) -> FolderStreamReader:
         """Reads new files in every batch."""
         return FolderStreamReader(self, edge)
 
@@ -68,7 +71,7 @@ class FolderPartition(InputPartition):
 class _FolderRows:
     """The common part of batch and stream readers."""
 
-    def __init__(self, scan: FolderScan, edge: Edge) -> None:
+    def __init__(self, scan: FolderScan, edge: Packed[Edge]) -> None:
         self._scan, self._edge = scan, edge
 
     def _partitions(self, files: list[FileEntry], clock: int) -> list[InputPartition]:
@@ -80,7 +83,7 @@ class _FolderRows:
         """The shuffle rows of a task."""
         exclude_modules()
         if isinstance(partition, FolderPartition):
-            yield from self._edge.pack(
+            yield from self._edge.content.pack(
                 self._batches(partition), partition.parts[0].number, partition.clock
             )
 
@@ -102,7 +105,7 @@ class FolderReader(_FolderRows, DataSourceReader):
 class FolderStreamReader(_FolderRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads new files of a folder; lives as long as the query, on the driver."""
 
-    def __init__(self, scan: FolderScan, edge: Edge) -> None:
+    def __init__(self, scan: FolderScan, edge: Packed[Edge]) -> None:
         super().__init__(scan, edge)
         self._monitor = FolderMonitor(
             scan.parts.folder, latest_first=scan.latest_first, max_age=scan.max_age

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import InputError, SpecError
 from tidegate.instants import instant
 from tidegate.spark.sources.admission import limit_events
-from tidegate.spark.sources.topics.consumer import TopicClients
 from tidegate.spark.sources.topics.offsets import Place, TopicOffset, partition_name
+
+if TYPE_CHECKING:
+    from tidegate.spark.sources.topics.consumer import TopicClients
 
 EARLIEST, LATEST = "earliest", "latest"
 

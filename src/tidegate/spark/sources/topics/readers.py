@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -29,8 +29,11 @@ from tidegate.spark.sources.topics.consumer import (
 from tidegate.spark.sources.topics.messages import MessageReader
 from tidegate.spark.sources.topics.offsets import OffsetRange, TopicOffset, share_ranges
 from tidegate.spark.sources.topics.planner import Starting, TopicPlanner
-from tidegate.spark.tasks.edge import Edge
 from tidegate.spark.tasks.garbage import exclude_modules, paused_collections
+from tidegate.spark.tasks.packed import Packed
+
+if TYPE_CHECKING:
+    from tidegate.spark.tasks.edge import Edge
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,11 @@ class TopicScan:
         clients = TopicClients(self.servers, self.options)
         return TopicPlanner(clients, self.topics, self.starting, skips_lost=self.skips_lost)
 
-    def reader(self, edge: Edge) -> TopicReader:
+    def reader(self, edge: Packed[Edge]) -> TopicReader:
         """Reads all present messages once."""
         return TopicReader(self, edge)
 
-    def stream_reader(self, edge: Edge) -> TopicStreamReader:
+    def stream_reader(self, edge: Packed[Edge]) -> TopicStreamReader:
         """Reads new messages in every batch."""
         return TopicStreamReader(self, edge)
 
@@ -73,7 +76,7 @@ class TopicPartition(InputPartition):
 class _TopicRows:
     """The common part of batch and stream readers."""
 
-    def __init__(self, scan: TopicScan, edge: Edge) -> None:
+    def __init__(self, scan: TopicScan, edge: Packed[Edge]) -> None:
         self._scan, self._edge = scan, edge
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,7 +96,7 @@ class _TopicRows:
         """The shuffle rows of a task."""
         exclude_modules()
         if isinstance(partition, TopicPartition):
-            yield from self._edge.pack(
+            yield from self._edge.content.pack(
                 self._batches(partition.ranges), partition.number, partition.clock
             )
 
