@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
@@ -22,8 +23,11 @@ from tidegate.operators.ingest.typed_rows import as_text, rows_to_table
 _NULL = re.compile(rb"[}l\n]\s*null")
 _NULL_FIRST = re.compile(rb"[\s\x00\xef\xbb\xbf]*null")
 """A null among objects, on which the reader of Arrow crashes; some of them may be in texts."""
-_INSIDE = tuple(before + b"null" for before in (b":", b": ", b",", b", ", b"[", b"[ "))
-"""A null inside of an object."""
+_CHUNK = 256 << 10
+"""The number of bytes per step, which fit into the cache of a core."""
+_OPENS = np.zeros(256, bool)
+"""The bytes after which a null is inside of an object."""
+_OPENS[[*b":,["]] = True
 _TOO_DEEP = f"a value is nested deeper than {MAX_DEPTH} levels"
 
 
@@ -58,12 +62,28 @@ def parse(data: bytes, options: arrow_json.ParseOptions | None = None) -> pa.Tab
 def _has_null_line(data: bytes) -> bool:
     """Whether a null may stand where an object does.
 
-    Counting is much faster than the pattern, and mostly finds no null or all of them in objects.
+    Looking at the bytes before each null is much faster than the pattern, and mostly finds no null
+    or all of them in objects.
     """
-    nulls = data.count(b"null")
-    if not nulls or nulls == sum(map(data.count, _INSIDE)):
+    text = np.frombuffer(data, np.uint8)
+    nulls = _pairs(text, b"nu")
+    nulls = nulls[nulls + 3 < len(text)]
+    nulls = nulls[(text[nulls + 2] == ord("l")) & (text[nulls + 3] == ord("l"))]
+    spaced = (text[nulls - 1] == ord(" ")).astype(np.int64)
+    if (_OPENS[text[nulls - 1 - spaced]] & (nulls > spaced)).all():
         return False
     return bool(_NULL_FIRST.match(data) or _NULL.search(data))
+
+
+def _pairs(text: np.ndarray, pair: bytes) -> np.ndarray:
+    """The positions of two adjacent bytes."""
+    first, second = pair
+    found = [
+        np.flatnonzero((chunk[:-1] == first) & (chunk[1:] == second)) + start
+        for start in range(0, len(text) - 1, _CHUNK)
+        for chunk in [text[start : start + _CHUNK + 1]]
+    ]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 def objects_to_table(
