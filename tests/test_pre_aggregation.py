@@ -430,7 +430,8 @@ def test_parts_of_sessions_over_all_of_time():
 def test_rows_below_the_floor_travel_as_they_are(tmp_path):
     files = WatermarkFiles(str(tmp_path))
     edge = edge_of(aggregated(panes()).spec, watermark_files=files)
-    assert COMBINED not in kinds(edge, many(5)), "nothing is known of the shards"
+    assert COMBINED not in kinds(edge, many(5), batch=1), "nothing is known of the shards"
+    assert kinds(edge, many(5), batch=0) == [COMBINED, "observed"], "no shard has a watermark"
     for shard in THREE.ids:
         files.write(shard, 4, 20)
     assert kinds(edge, many(5), batch=5) == [COMBINED, "observed", ROWS]

@@ -2,9 +2,10 @@
 
 An edge needs them to know which rows are on time, and can be aggregated before the shuffle. Each
 shard has a small file under the checkpoint with its last few batches. If a shard was not called
-since, its watermark has not changed. Without a file, rows are not pre-aggregated. A file has a
-checksum, because a wrong watermark would take late rows for rows on time; a damaged file is ignored
-with a warning, and the next batch of the shard replaces it.
+since, its watermark has not changed. Without a file, rows are not pre-aggregated, except in the
+first batch, before which no shard has a watermark. A file has a checksum, because a wrong watermark
+would take late rows for rows on time; a damaged file is ignored with a warning, and the next batch
+of the shard replaces it.
 
 With many shards, the driver gathers the watermarks in one file before a batch: if each task read
 the file of each shard, a query with 500 tasks and 1,000 shards would read 500,000 files per batch.
@@ -60,6 +61,9 @@ class WatermarkFiles:
 
     def before(self, batch: int, layout: ShardLayout) -> int | None:
         """The highest watermark of all shards before a batch; None if one is unknown."""
+        if batch == 0:
+            # No shard has state yet.
+            return MIN
         if len(layout) > FEW_SHARDS:
             system, folder = self._folder()
             for number, watermark in _read(system, f"{folder}/{_GATHERED}"):
