@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -135,6 +136,8 @@ class Stage:
         self.plan, self.layout, self.name = plan, layout, name
         self.shards = {shard: Shard() for shard in layout.ids}
         self._operate = Commanded(plan, layout, name=name)
+        self.reshuffle: Reshuffle | None = None
+        """To the stage that takes the output, if this is not the last one."""
 
     def run(self, rows: Iterable[ShuffleRow], now: int, *, all_timers: bool = False) -> list[Any]:
         """Run a batch like Spark: the rows of each shard first, then the expired timers."""
@@ -142,8 +145,9 @@ class Stage:
         for row in rows:
             by_shard.setdefault(row.shard, []).append(row)
         found: list[Any] = []
+        opened = {shard: self._opened(shard) for shard in self.shards}
         for shard, given in by_shard.items():
-            operate = self._opened(shard)
+            operate = opened[shard]
             rows_of_spark = (
                 (r.shard, r.input, r.task, r.seq, r.kind, bytes(r.payload)) for r in given
             )
@@ -151,13 +155,14 @@ class Stage:
         for shard, kept in self.shards.items():
             expired = sorted(at for at in kept.timers if at * 1000 <= now)
             for at in expired if not all_timers else [None]:
-                found += self._opened(shard).handleExpiredTimer((shard,), FakeTimers(now), at)
+                found += opened[shard].handleExpiredTimer((shard,), FakeTimers(now), at)
                 # Like Spark, which removes a handled timer even if it was set again.
                 kept.timers.discard(at)
         return found
 
     def _opened(self, shard: int) -> ChainProcessor:
         operate = copy.copy(self._operate)
+        operate._reshuffle = self.reshuffle
         operate.init(FakeHandle(self.shards[shard]))
         return operate
 
@@ -204,12 +209,10 @@ class Fleet:
         self.stages = [Stage(plan, layout, str(number)) for number, plan in enumerate(plans)]
         self.enters = [0] * len(edges)
         """The stage that each edge sends to."""
-        followers = list(enumerate(self.stages))[1:]
-        self.feeds = [
-            (number, Reshuffle(stage.plan.specs[0].inputs[0], layout))
-            for number, stage in followers
-        ]
-        """For each stage but the last, the stage that it feeds and the shuffle to it."""
+        self.feeds = [*range(1, len(plans))]
+        """For each stage but the last, the stage that it feeds."""
+        for stage, follower in itertools.pairwise(self.stages):
+            stage.reshuffle = Reshuffle(follower.plan.specs[0].inputs[0], layout)
 
     @classmethod
     def of(cls, pipeline: Pipeline[Any], layout: ShardLayout) -> Fleet:
@@ -221,10 +224,9 @@ class Fleet:
         for stage in plan.stages:
             for number, given in enumerate(stage.inputs):
                 if isinstance(given, Plan):
-                    fleet.feeds[numbers[id(given)]] = (
-                        numbers[id(stage)],
-                        stage.reshuffle(number, layout),
-                    )
+                    fed = numbers[id(given)]
+                    fleet.feeds[fed] = numbers[id(stage)]
+                    fleet.stages[fed].reshuffle = stage.reshuffle(number, layout)
                 else:
                     edges.append(stage.edge(number, given, layout))
                     fleet.enters.append(numbers[id(stage)])
@@ -289,27 +291,15 @@ class Fleet:
         for number, stage in enumerate(self.stages):
             packed = stage.run(rows.get(number, []), now, all_timers=all_timers)
             if number + 1 < len(self.stages):
-                to, rekey = self.feeds[number]
-                sent = [row for one in packed for row in shipped(rekey(iter([_batch([one])])))]
-                rows.setdefault(to, []).extend(
-                    ShuffleRow(row.shard, row.input, row.task, seq, row.kind, row.payload)
-                    for seq, row in enumerate(sent)
+                rows.setdefault(self.feeds[number], []).extend(
+                    ShuffleRow(row.shard, row.input, row.task, row.seq, row.kind, row.payload)
+                    for row in packed
                 )
                 continue
             for row in packed:
                 assert row.output != MARKS
                 found.take(row.output, row.payload)
         return found
-
-
-def _batch(rows: Sequence[Any]) -> pa.RecordBatch:
-    columns = {
-        name: [getattr(row, name) for row in rows] for name in ("output", "shard", "payload")
-    }
-    return pa.RecordBatch.from_pydict(
-        columns,
-        schema=pa.schema({"output": pa.string(), "shard": pa.int32(), "payload": pa.binary()}),
-    )
 
 
 def shipped(batches: Iterable[pa.RecordBatch]) -> list[ShuffleRow]:

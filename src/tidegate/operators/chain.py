@@ -26,8 +26,8 @@ from tidegate.operators.output import Output
 from tidegate.operators.results import Results
 from tidegate.spec.aggregates import INPUT
 from tidegate.spec.join import JoinSpec
-from tidegate.spec.operator import AggregateSpec, Input
-from tidegate.spec.windows import Session
+from tidegate.spec.operator import OPTIONAL_COLUMNS, AggregateSpec, Input
+from tidegate.spec.windows import Custom, Session
 
 Operator = WindowedAggregate | WindowedJoin
 
@@ -61,6 +61,25 @@ def named_columns(spec: AggregateSpec | JoinSpec, ordinal: int) -> list[str]:
             named.append(spec.window.gap_column)
     made = {INPUT, *(column.name for column in given.computed)}
     return [name for name in dict.fromkeys(named) if name not in made]
+
+
+def unread_columns(spec: AggregateSpec | JoinSpec, ordinal: int) -> list[str]:
+    """The optional columns of panes that an operator does not read of an input.
+
+    A function over whole rows may read any of them, and pairs of a join have all of them.
+    """
+    given = spec.inputs[ordinal]
+    if isinstance(spec, JoinSpec) or given.computed or given.projections or given.arrival.computed:
+        return []
+    functions = [isinstance(spec.window, Custom), spec.evictor is not None]
+    functions.append(isinstance(spec.window, Session) and callable(spec.window.gap_column))
+    functions += [
+        aggregate.reads() is None or callable(aggregate.where) for _, aggregate in spec.aggregates
+    ]
+    if any(functions):
+        return []
+    read = {*named_columns(spec, ordinal)}
+    return [name for name in OPTIONAL_COLUMNS if name not in read]
 
 
 def role_columns(given: Input) -> list[str]:

@@ -19,7 +19,6 @@ from tidegate.scenarios.spark_script import ScriptedProcessor
 from tidegate.spark.tasks.chain import Chain, ChainOutput, ChainPlan
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.state_store import SparkStore
-from tidegate.spark.tasks.task_output import OutputPayload
 from tidegate.spark.tasks.transport import encode_json_payload
 from tidegate.spec.join import SIDES
 from tidegate.state.serialization import encode_table
@@ -56,12 +55,12 @@ class Players(ScriptedProcessor):
         shard: int,
         timers: Any,
         work: Callable[[Chain, int], list[ChainOutput]],
-        forwarded: Sequence[OutputPayload] = (),
+        forwarded: Sequence[tuple[str, bytes]] = (),
     ) -> Iterator[Row]:
         role = self._roles[shard]
         self._plan, self._layout = role.plan, role.layout
         self._start_clock = role.start_clock
-        seen: list[OutputPayload] = []
+        seen: list[tuple[str, bytes]] = []
 
         def watched(chain: Chain, now: int) -> list[ChainOutput]:
             found = work(chain, now)
@@ -89,7 +88,7 @@ class Players(ScriptedProcessor):
             super()._keep(shard, chain, store)
 
 
-def _seen(chain: Chain) -> Iterator[OutputPayload]:
+def _seen(chain: Chain) -> Iterator[tuple[str, bytes]]:
     first = chain.operators[0]
     return _join_seen(first) if isinstance(first, WindowedJoin) else _aggregate_seen(first)
 

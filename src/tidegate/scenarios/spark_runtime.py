@@ -42,9 +42,8 @@ from tidegate.spark.plan.dataflow import edge_of
 from tidegate.spark.query.settings import NO_DATA_BATCHES, spark_settings
 from tidegate.spark.tasks.chain import ChainPlan, output_schemas
 from tidegate.spark.tasks.edge import Edge
-from tidegate.spark.tasks.processor import OUTPUT_COLUMNS
 from tidegate.spark.tasks.shards import ShardLayout
-from tidegate.spark.tasks.transport import LATE, PANES, decode_payload
+from tidegate.spark.tasks.transport import LATE, OUTPUT_COLUMNS, PANES, decode_payload
 from tidegate.spec.join import JoinSpec
 from tidegate.spec.operator import AggregateSpec
 

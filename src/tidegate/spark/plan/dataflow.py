@@ -18,7 +18,7 @@ from tidegate.instants import format_duration
 from tidegate.operators.aggregate.pre_aggregation import PreAggregator, can_combine
 from tidegate.operators.aggregate.static_windows import has_static_windows
 from tidegate.operators.async_map.delivery import failed_schema
-from tidegate.operators.chain import received
+from tidegate.operators.chain import received, unread_columns
 from tidegate.operators.ingest.merge_inputs import check_schemas
 from tidegate.operators.ingest.projection import project, projected_schema
 from tidegate.operators.join.side import renamed_roles
@@ -31,11 +31,19 @@ from tidegate.spark.tasks.batch_clock import BatchClock
 from tidegate.spark.tasks.chain import ChainPlan, ReshuffledInput, late_schema, output_schemas
 from tidegate.spark.tasks.deferred import deferred
 from tidegate.spark.tasks.edge import CLOCK, Edge
-from tidegate.spark.tasks.processor import BLOB, BLOB_KEY, META, OUTPUT_COLUMNS, ChainProcessor
+from tidegate.spark.tasks.processor import BLOB, BLOB_KEY, META, ChainProcessor
 from tidegate.spark.tasks.reshuffle import Reshuffle
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.task_output import BoundSink
-from tidegate.spark.tasks.transport import LATE, METRICS, PANES, SHUFFLE_COLUMNS, decode_payload
+from tidegate.spark.tasks.transport import (
+    LATE,
+    METRICS,
+    OUTPUT_COLUMNS,
+    PANES,
+    ROUTED_COLUMNS,
+    SHUFFLE_COLUMNS,
+    decode_payload,
+)
 from tidegate.spark.tasks.watermark_files import WatermarkFiles
 from tidegate.spark.types import align_columns, spark_schema, spark_types
 from tidegate.spec.aggregates import INPUT
@@ -139,6 +147,7 @@ class Plan:
                 chains[-1] = dataclasses.replace(
                     chains[-1],
                     has_downstream=True,
+                    unread=tuple(unread_columns(self.specs[0], number)),
                     downstream_time=self.specs[0].inputs[number].time,
                 )
                 found[number] = chains
@@ -203,19 +212,26 @@ class Plan:
         chains: Sequence[ChainPlan],
         numbers: Mapping[int, int],
         sinks: Sequence[BoundSink] | None = None,
+        reshuffle: Reshuffle | None = None,
     ) -> DataFrame:
-        """The packed rows that the stateful operator of this stage returns."""
+        """The packed rows that the stateful operator of this stage returns.
+
+        With `reshuffle`, they are shuffle rows for the next operator.
+        """
         frames = []
         for number, one in enumerate(self.inputs):
             if isinstance(one, Plan):
-                upstream = one._stage_output(layout, chains, numbers)  # noqa: SLF001 - same class
-                frames.append(upstream.mapInArrow(self.reshuffle(number, layout), SHUFFLE_COLUMNS))
+                upstream = one._stage_output(  # noqa: SLF001 - same class
+                    layout, chains, numbers, reshuffle=self.reshuffle(number, layout)
+                )
+                frames.append(upstream.drop("metrics"))
             else:
                 frames.append(self._input_rows(number, one, layout))
         number = numbers[id(self)]
         chain, last = chains[number], number + 1 == len(chains)
         rows = functools.reduce(DataFrame.unionByName, frames)
         grouped = rows.groupBy("shard")
+        columns = OUTPUT_COLUMNS if reshuffle is None else ROUTED_COLUMNS
         if rows.isStreaming:
             processor = self._processor(
                 chain,
@@ -223,16 +239,17 @@ class Plan:
                 name=str(number),
                 watermark_files=self.watermark_files if self._combines else None,
                 sinks=sinks,
+                reshuffle=reshuffle,
             )
             output = grouped.transformWithState(
                 deferred(processor, META, BLOB_KEY, BLOB),
-                OUTPUT_COLUMNS,
+                columns,
                 "append",
                 "processingTime",
             )
         else:
             output = grouped.applyInArrow(
-                batch_function(chain, layout, time.time_ns() // 1000, sinks), OUTPUT_COLUMNS
+                batch_function(chain, layout, time.time_ns() // 1000, sinks, reshuffle), columns
             )
         return output.observe("tidegate" if last else f"tidegate_{number}", *_observed_metrics())
 

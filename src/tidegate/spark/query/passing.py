@@ -27,7 +27,7 @@ from tidegate.spark.sinks.base import Sink, SinkTarget
 from tidegate.spark.sinks.noop import WarnDropped
 from tidegate.spark.tasks.edge import MARK, marked
 from tidegate.spark.tasks.shards import ShardLayout
-from tidegate.spark.tasks.task_output import BoundSink, TaskOutput
+from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput
 from tidegate.spark.tasks.transport import LATE, OUTPUT_SCHEMA, PANES
 from tidegate.spark.types import arrow_schema, spark_types
 from tidegate.spec.projection import Projection
@@ -55,9 +55,8 @@ class RowsSender:
             for name, part in _parts(rows):
                 if part.num_rows:
                     output.add(name, part)
-            yield from (_packed(name, payload, task) for name, payload in output.take_payloads())
-        staged = output.stage(int(batch or 0), f"{task:05d}")
-        yield from (_packed(name, payload, task) for name, payload in staged)
+            yield from (_packed(sent, task) for sent in output.take_payloads())
+        yield from (_packed(sent, task) for sent in output.stage(int(batch or 0), f"{task:05d}"))
 
 
 def start_rows(
@@ -134,11 +133,6 @@ def _parts(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     yield LATE, late.append_column("reason", reasons).append_column("detail", marks.drop_null())
 
 
-def _packed(output: str, payload: bytes, task: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([value], field.type)
-            for value, field in zip((output, task, payload), OUTPUT_SCHEMA, strict=True)
-        ],
-        schema=OUTPUT_SCHEMA,
-    )
+def _packed(sent: OutputPayload, task: int) -> pa.RecordBatch:
+    row = {"output": sent.output, "shard": task, "payload": sent.payload}
+    return pa.RecordBatch.from_pylist([row], OUTPUT_SCHEMA)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
@@ -11,15 +12,16 @@ from tidegate.spark import metrics
 from tidegate.spark.failures import marks_errors
 from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan
 from tidegate.spark.tasks.processor import to_chain_input
+from tidegate.spark.tasks.reshuffle import Reshuffle
 from tidegate.spark.tasks.shards import ShardLayout
-from tidegate.spark.tasks.task_output import BoundSink, TaskOutput
+from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput, output_row
 from tidegate.spark.tasks.transport import (
     FORWARDED,
     MARKS,
-    METRICS,
     OBSERVED,
     OUTPUT_SCHEMA,
     POSITIONS,
+    SHUFFLE_SCHEMA,
     ShuffleRow,
     unpack_forwarded,
 )
@@ -28,7 +30,6 @@ from tidegate.state.memory import MemoryStore
 CHUNK = 64 << 20
 """Maximum size of the payloads that are decoded together, in bytes."""
 _NUMBERS = pa.struct([(name, pa.int64()) for name in metrics.NUMBERS])
-_SCHEMA = OUTPUT_SCHEMA.append(pa.field("metrics", _NUMBERS))
 
 
 def batch_function(
@@ -36,15 +37,26 @@ def batch_function(
     layout: ShardLayout,
     now: int,
     sinks: Sequence[BoundSink] | None = None,
+    reshuffle: Reshuffle | None = None,
 ) -> Callable[..., Iterator[pa.RecordBatch]]:
-    """The function that Spark applies to every shard; see `ChainProcessor` for the sinks."""
+    """The function that Spark applies to every shard; `ChainProcessor` has the same arguments."""
+    rows_schema = OUTPUT_SCHEMA if reshuffle is None else SHUFFLE_SCHEMA
+    schema = rows_schema.append(pa.field("metrics", _NUMBERS))
 
     def run(
         key: tuple[pa.Scalar, ...], batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         shard = key[0].as_py()
         rows = [ShuffleRow(*row.values()) for batch in batches for row in batch.to_pylist()]
-        task_output = TaskOutput(sinks)
+        task_output = TaskOutput(sinks, shard=shard, reshuffle=reshuffle)
+        count = itertools.count()
+
+        def packed(
+            sent: OutputPayload | None, numbers: dict[str, int | None] | None = None
+        ) -> pa.RecordBatch:
+            row = output_row(shard, next(count), sent, numbers, reshuffle)
+            return pa.RecordBatch.from_pylist([row], schema)
+
         for output, payload in (unpack_forwarded(row) for row in rows if row.kind == FORWARDED):
             task_output.add_payload(output, payload)
         chain = Chain(plan, MemoryStore(), now=now, hasher=layout.hasher)
@@ -56,7 +68,7 @@ def batch_function(
             ),
         ):
             task_output.add_all(chain_output)
-            yield from (_packed(*one, shard) for one in task_output.take_payloads())
+            yield from (packed(one) for one in task_output.take_payloads())
         is_downstream = plan.is_downstream
         after = metrics.chain_counters(
             chain.counters, is_downstream=is_downstream, has_downstream=plan.has_downstream
@@ -68,15 +80,10 @@ def batch_function(
             "clock": chain.now,
         }
         numbers = metrics.batch_numbers({}, after, metrics.Gauges(), instants)
-        yield _packed(
-            METRICS,
-            task_output.add_metrics(
-                metrics.metrics_row(numbers, {}, after, batch=0, operator=0, shard=shard)
-            ),
-            shard,
-            numbers,
-        )
-        yield from (_packed(*one, shard) for one in task_output.stage(0, f"{shard:05d}"))
+        row = metrics.metrics_row(numbers, {}, after, batch=0, operator=0, shard=shard)
+        yield packed(task_output.add_metrics(row), numbers)
+        yield from (packed(one) for one in task_output.take_payloads())
+        yield from (packed(one) for one in task_output.stage(0, f"{shard:05d}"))
 
     # By the annotations Spark knows that the function takes an iterator of record batches.
     run.__annotations__ = {
@@ -113,13 +120,3 @@ def _chunks(rows: list[ShuffleRow]) -> Iterator[list[ShuffleRow]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def _packed(
-    output: str, payload: bytes | None, shard: int, numbers: dict[str, int | None] | None = None
-) -> pa.RecordBatch:
-    columns = [
-        pa.array([value], field.type)
-        for value, field in zip((output, shard, payload, numbers), _SCHEMA, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)

@@ -92,6 +92,8 @@ class ChainPlan:
     """Whether another chain takes the panes: then internal columns stay in them, and the output
     progress leaves with them.
     """
+    unread: tuple[str, ...] = ()
+    """The columns of panes that the other chain does not read."""
     downstream_time: str | None = None
     """The time column that the other chain reads, where a join has several."""
 
@@ -312,9 +314,10 @@ class Chain:
             _apply(tracker, one.progress, spec, one.input, str(one.shard))
 
     def _shown(self, panes: pa.Table) -> pa.Table:
-        if self.plan.has_downstream:
-            return panes
         spec = self.operators[-1].spec
+        if self.plan.has_downstream:
+            unread = self.plan.unread if isinstance(spec, AggregateSpec) else ()
+            return panes.drop_columns(list(unread))
         hidden = {*OPTIONAL_COLUMNS} - {*self.plan.included, PANE_ID}
         shown = panes.drop_columns(sorted(hidden)) if isinstance(spec, AggregateSpec) else panes
         return changelog(shown, spec.identity, spec.mode) if self.plan.changes else shown

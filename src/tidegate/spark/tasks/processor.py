@@ -27,10 +27,11 @@ from tidegate.spark.failures import marks_errors
 from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan, ShardProgress
 from tidegate.spark.tasks.garbage import exclude_modules
 from tidegate.spark.tasks.local_state_cache import LocalStateCache
+from tidegate.spark.tasks.reshuffle import Reshuffle
 from tidegate.spark.tasks.shard_clock import ShardClock
 from tidegate.spark.tasks.shards import ShardLayout, check_layout
 from tidegate.spark.tasks.state_store import SparkStore
-from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput
+from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput, output_row
 from tidegate.spark.tasks.transport import (
     COMBINED,
     FAILED,
@@ -44,7 +45,6 @@ from tidegate.spark.tasks.transport import (
     ShuffleRow,
     decode_payload,
     decode_payloads,
-    encode_json_payload,
     unpack_forwarded,
 )
 from tidegate.spark.tasks.watermark_files import WatermarkFiles
@@ -58,8 +58,6 @@ META = (
 )
 BLOB_KEY = StructType().add("name", StringType()).add("part", IntegerType())
 BLOB = StructType().add("payload", BinaryType())
-OUTPUT_COLUMNS = f"output string, shard int, payload binary, metrics struct<{metrics.STRUCT}>"
-"""The columns of the rows that a processor returns."""
 OUTPUT_LIMIT = 256 << 20
 """The maximum output of a call, in bytes; the rest stays in the state until the next batch."""
 FINAL_OUTPUT_LIMIT = 1536 << 20
@@ -138,10 +136,14 @@ class ChainProcessor(StatefulProcessor):
         name: str = "0",
         watermark_files: WatermarkFiles | None = None,
         sinks: Sequence[BoundSink] | None = None,
+        reshuffle: Reshuffle | None = None,
     ) -> None:
-        """`sinks`: of the query, whose task sinks are staged here; None returns all rows."""
+        """`sinks`: of the query, whose task sinks are staged here; None returns all rows.
+
+        `reshuffle`: to the operator that takes the output, if it is not the last one.
+        """
         self._plan, self._layout, self._name = plan, layout, name
-        self._watermark_files, self._sinks = watermark_files, sinks
+        self._watermark_files, self._sinks, self._reshuffle = watermark_files, sinks, reshuffle
         # Workers outlive a query: a chain of a former start has the former specification.
         self._run = uuid.uuid4().hex
         # Read here and not in the worker, which has a module of its own.
@@ -159,6 +161,8 @@ class ChainProcessor(StatefulProcessor):
         )
         self._gauges: dict[int, dict[str, int]] = {}
         self._calls: Counter[int] = Counter()
+        self._sent: Counter[int] = Counter()
+        """The number of rows that each shard has sent in this batch."""
         self._batch = int(
             ("-1" if context is None else context.getLocalProperty("streaming.sql.batchId")) or -1
         )
@@ -195,7 +199,7 @@ class ChainProcessor(StatefulProcessor):
         shard: int,
         timers: Any,
         work: Callable[[Chain, int], list[ChainOutput]],
-        forwarded: Sequence[OutputPayload] = (),
+        forwarded: Sequence[tuple[str, bytes]] = (),
     ) -> Iterator[Row]:
         machine = timers.getCurrentProcessingTimeInMs() * 1000
         chain, store = self._open(shard, machine)
@@ -204,27 +208,26 @@ class ChainProcessor(StatefulProcessor):
         now = clock.now
         chain.skip_pause(now)
         before, known = chain.counters, self._gauges_of(store)
-        task_output = TaskOutput(self._sinks)
-        for output, payload in _take_pending(store):
-            task_output.add_payload(output, payload)
+        task_output = TaskOutput(self._sinks, shard=shard, reshuffle=self._reshuffle)
+        for pending in _take_pending(store):
+            task_output.add_pending(pending)
         for chain_output in work(chain, now):
             task_output.add_all(chain_output)
         payloads = task_output.take_payloads()
         fits = _count_fitting(payloads, FINAL_OUTPUT_LIMIT if self._plan.ends else OUTPUT_LIMIT)
         _store_pending(store, payloads[fits:])
-        if self._plan.has_downstream and fits == len(payloads):
+        if fits == len(payloads):
             # The watermark must not overtake pending panes.
-            progress = {"shard": shard, **asdict(chain.output_progress())}
-            payloads.insert(fits, (MARKS, encode_json_payload(progress)))
-            fits += 1
-        yield from (_output_row(output, payload, shard) for output, payload in payloads[:fits])
+            payloads += task_output.marks(asdict(chain.output_progress()))
+            fits = len(payloads)
+        yield from (self._row(shard, one) for one in payloads[:fits])
         self._set_timer(chain, store, clock, at_once=fits < len(payloads))
         chain.save()
         if self._watermark_files is not None:
             watermark = chain.operators[0].progress.watermark
             self._watermark_files.write(shard, self._batch, watermark)
-        pending = sum(len(payload) for _, payload in payloads[fits:])
-        store.summary = self._summary(chain, pending)
+        left = sum(len(one.payload) for one in payloads[fits:])
+        store.summary = self._summary(chain, left)
         store.commit()
         measured = [self._measure(shard, chain, store, before, known)]
         # The observed metrics of the query include those of the upstream stage.
@@ -235,7 +238,7 @@ class ChainProcessor(StatefulProcessor):
             )
         ]
         yield from self._finish_output(
-            shard, task_output, measured, [row for row in forwarded if row[0] != METRICS]
+            shard, task_output, measured, [one for one in forwarded if one[0] != METRICS]
         )
         self._keep(shard, chain, store)
 
@@ -244,19 +247,24 @@ class ChainProcessor(StatefulProcessor):
         shard: int,
         task_output: TaskOutput,
         measured: Sequence[tuple[pa.Table, Numbers]],
-        forwarded: Sequence[OutputPayload],
+        forwarded: Sequence[tuple[str, bytes]],
     ) -> Iterator[Row]:
         """Return the metrics, the forwarded outputs, and what task sinks staged."""
         for table, numbers in measured:
-            yield _output_row(METRICS, task_output.add_metrics(table), shard, Row(**numbers))
+            yield self._row(shard, task_output.add_metrics(table), numbers)
         for output, payload in forwarded:
             task_output.add_payload(output, payload)
         number, self._calls[shard] = self._calls[shard], self._calls[shard] + 1
         # A shard can be called for rows and for a timer in the same batch.
         task = f"{shard:05d}-{number}" if number else f"{shard:05d}"
         staged = task_output.stage(self._batch, task)
-        for output, payload in [*task_output.take_payloads(), *staged]:
-            yield _output_row(output, payload, shard)
+        yield from (self._row(shard, one) for one in [*task_output.take_payloads(), *staged])
+
+    def _row(self, shard: int, sent: OutputPayload | None, numbers: Numbers | None = None) -> Row:
+        """A row of the output: of metrics, if nothing is sent."""
+        number, self._sent[shard] = self._sent[shard], self._sent[shard] + 1
+        measured = None if numbers is None else Row(**numbers)
+        return Row(**output_row(shard, number, sent, measured, self._reshuffle))
 
     def _open(self, shard: int, now: int) -> tuple[Chain, SparkStore]:
         """The chain of a shard: the cached one if its state is current, else from the state."""
@@ -378,8 +386,8 @@ class ChainProcessor(StatefulProcessor):
 def _count_fitting(payloads: Sequence[OutputPayload], limit: int) -> int:
     """The number of payloads within the limit; at least one."""
     size = 0
-    for number, (_, payload) in enumerate(payloads):
-        size += len(payload)
+    for number, one in enumerate(payloads):
+        size += len(one.payload)
         if size > limit and number:
             return number
     return len(payloads)
@@ -391,16 +399,14 @@ def _take_pending(store: SparkStore) -> list[OutputPayload]:
     rows = [row for name in names for row in store.get_table(name).to_pylist()]
     for name in names:
         store.delete(name)
-    return [(row["output"], row["payload"]) for row in rows]
+    return [OutputPayload(row["output"], row["payload"], row.get("shard")) for row in rows]
 
 
 def _store_pending(store: SparkStore, payloads: Sequence[OutputPayload]) -> None:
-    for number, (output, payload) in enumerate(payloads):
-        store.put_table(
-            f"pending/{number:08d}",
-            pa.table({"output": [output], "payload": pa.array([payload], pa.large_binary())}),
-        )
-
-
-def _output_row(output: str, payload: bytes | None, shard: int, numbers: Row | None = None) -> Row:
-    return Row(output=output, shard=shard, payload=payload, metrics=numbers)
+    for number, one in enumerate(payloads):
+        columns = {
+            "output": [one.output],
+            "payload": pa.array([one.payload], pa.large_binary()),
+            "shard": pa.array([one.shard], pa.int32()),
+        }
+        store.put_table(f"pending/{number:08d}", pa.table(columns))

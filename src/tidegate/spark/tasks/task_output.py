@@ -4,18 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from tidegate.operators.ingest.projection import project
 from tidegate.spark.sinks.base import Sink, SinkTarget, TaskSink
 from tidegate.spark.tasks.chain import ChainOutput
-from tidegate.spark.tasks.transport import LATE, METRICS, PANES, decode_payload, encode_payloads
+from tidegate.spark.tasks.reshuffle import Reshuffle
+from tidegate.spark.tasks.transport import (
+    FORWARDED,
+    LATE,
+    MARKS,
+    METRICS,
+    PANES,
+    decode_payload,
+    encode_json_payload,
+    encode_payloads,
+    pack_forwarded,
+)
 from tidegate.spark.types import align_columns
 from tidegate.spec.projection import Projection
 
-OutputPayload = tuple[str, bytes]
-"""The name of an output, and a payload."""
+
+class OutputPayload(NamedTuple):
+    """A payload on its way to the sinks or to the next operator."""
+
+    output: str
+    """The name of the output; on the way to an operator, the kind of the shuffle row."""
+    payload: bytes
+    shard: int | None = None
+    """The shard of the next operator; None on the way to the sinks."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +60,19 @@ class BoundSink:
 class TaskOutput:
     """Collects the output of one call of an operator."""
 
-    def __init__(self, sinks: Sequence[BoundSink] | None) -> None:
+    def __init__(
+        self,
+        sinks: Sequence[BoundSink] | None,
+        *,
+        shard: int = 0,
+        reshuffle: Reshuffle | None = None,
+    ) -> None:
         """Without `sinks`, all outputs become payloads; with them, only outputs with a sink do.
 
-        Outputs with a task sink are staged instead.
+        Outputs with a task sink are staged instead. With `reshuffle`, all payloads go from this
+        shard to the next operator: panes by their key, the others to be forwarded.
         """
+        self._shard, self._reshuffle = shard, reshuffle
         self._task_sinks = {
             bound.target.output: (bound, bound.sink)
             for bound in sinks or ()
@@ -68,22 +95,48 @@ class TaskOutput:
     def add(self, output: str, table: pa.Table) -> None:
         if output in self._task_sinks:
             self._unstaged.setdefault(output, []).append(table)
+        elif output == PANES and self._reshuffle is not None:
+            self._payloads += [
+                OutputPayload(kind, payload.to_pybytes(), shard)
+                for shard, kind, payload in self._reshuffle.routed(table)
+            ]
         elif self._is_sent(output):
-            self._payloads += [(output, payload.to_pybytes()) for payload in encode_payloads(table)]
+            self._payloads += [
+                self._addressed(output, payload.to_pybytes()) for payload in encode_payloads(table)
+            ]
 
     def add_payload(self, output: str, payload: bytes) -> None:
         """Add a payload of another operator or of a previous call."""
-        if output in self._task_sinks:
+        if output in self._task_sinks or (output == PANES and self._reshuffle is not None):
             self.add(output, decode_payload(payload))
         elif self._is_sent(output):
-            self._payloads.append((output, payload))
+            self._payloads.append(self._addressed(output, payload))
 
-    def add_metrics(self, row: pa.Table) -> bytes | None:
+    def add_pending(self, pending: OutputPayload) -> None:
+        """Add a payload of a previous call, which may have its address."""
+        if pending.shard is None:
+            self.add_payload(pending.output, pending.payload)
+        else:
+            self._payloads.append(pending)
+
+    def add_metrics(self, row: pa.Table) -> OutputPayload | None:
         """Add a row of the metrics table; return its payload if it is sent with its numbers."""
         if not self._is_sent(METRICS):
             self.add(METRICS, row)
             return None
-        return next(encode_payloads(row)).to_pybytes()
+        return self._addressed(METRICS, next(encode_payloads(row)).to_pybytes())
+
+    def marks(self, progress: dict[str, Any]) -> list[OutputPayload]:
+        """The output progress of this shard, for all shards of the next operator."""
+        if self._reshuffle is None:
+            return []
+        payload = encode_json_payload({"shard": self._shard, **progress})
+        return [OutputPayload(MARKS, payload, shard) for shard in self._reshuffle.layout.ids]
+
+    def _addressed(self, output: str, payload: bytes) -> OutputPayload:
+        if self._reshuffle is None:
+            return OutputPayload(output, payload)
+        return OutputPayload(FORWARDED, pack_forwarded(output, payload), self._shard)
 
     def take_payloads(self) -> list[OutputPayload]:
         """Remove and return the payloads so far."""
@@ -96,7 +149,33 @@ class TaskOutput:
             bound, sink = self._task_sinks[output]
             shaped = (bound.shaped(table) for table in tables)
             texts = sink.stage(bound.target, batch, task, shaped)
-            yield from ((output, text.encode()) for text in texts)
+            yield from (OutputPayload(output, text.encode()) for text in texts)
 
     def _is_sent(self, output: str) -> bool:
         return self._sent is None or output in self._sent
+
+
+def output_row(
+    shard: int,
+    number: int,
+    sent: OutputPayload | None,
+    numbers: Any,
+    reshuffle: Reshuffle | None,
+) -> dict[str, Any]:
+    """A row that a shard returns: in `OUTPUT_COLUMNS`, or in `ROUTED_COLUMNS` with `reshuffle`.
+
+    `number`: of the row among those of the shard in this batch. `sent`: None for metrics whose
+    payload nobody wants.
+    """
+    output, payload, to = OutputPayload(METRICS, b"") if sent is None else sent
+    content = {"payload": None if sent is None else payload, "metrics": numbers}
+    if reshuffle is None:
+        return {"output": output, "shard": shard, **content}
+    return {
+        "shard": to,
+        "input": reshuffle.input,
+        "task": shard,
+        "seq": number,
+        "kind": output,
+        **content,
+    }

@@ -16,10 +16,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.state.serialization import decode_table, encode_table
+from tidegate.spark import metrics
+from tidegate.state.serialization import Compression, decode_table, encode_table
 
+METRICS_COLUMN = f"metrics struct<{metrics.STRUCT}>"
+OUTPUT_COLUMNS = f"output string, shard int, payload binary, {METRICS_COLUMN}"
+"""The columns of the rows that the last operator returns."""
 SHUFFLE_COLUMNS = "shard int, input int, task int, seq int, kind string, payload binary"
 """The columns of a shuffle row; their Arrow form is `SHUFFLE_SCHEMA`."""
+ROUTED_COLUMNS = f"{SHUFFLE_COLUMNS}, {METRICS_COLUMN}"
+"""The columns of what an operator sends to the next one: shuffle rows, some with metrics."""
 _TYPES: dict[str, pa.DataType] = {
     "kind": pa.string(),
     "output": pa.string(),
@@ -120,13 +126,15 @@ def _binary(payloads: Sequence[bytes | pa.Buffer]) -> pa.Array:
     )
 
 
-def encode_payloads(table: pa.Table, size: int = PAYLOAD_BYTES) -> Iterator[pa.Buffer]:
-    """The table as payloads of about `size` bytes; none for an empty table."""
+def encode_payloads(
+    table: pa.Table, size: int = PAYLOAD_BYTES, compression: Compression | None = None
+) -> Iterator[pa.Buffer]:
+    """The table as payloads of about `size` bytes, before compression; none for an empty table."""
     if not table.num_rows:
         return
     rows = max(1, int(table.num_rows * size / max(1, table.nbytes)))
     for start in range(0, table.num_rows, rows):
-        yield encode_table(table.slice(start, rows))
+        yield encode_table(table.slice(start, rows), compression)
 
 
 def decode_payload(payload: Any) -> pa.Table:
