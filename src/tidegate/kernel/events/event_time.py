@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,11 @@ OK, NULL, BAD = 0, 1, 2
 CLASSES = ("on_time", "mildly_late", "very_late", "future")
 ON_TIME, MILDLY_LATE, VERY_LATE, FUTURE = range(4)
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000}
+_FORMATS = (pa.timestamp("us", "UTC"), pa.timestamp("us"))
+"""The types of texts with and without a zone; Arrow reads no text as both."""
+_ENDS_WITH_ZONE = re.compile(r":.*[Zz+-]")
+_FEW = 64
+"""Up to this many texts are read one by one if they have several formats."""
 
 
 def read_times(
@@ -142,12 +149,20 @@ def _timestamps(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _texts(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
-    for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
-        try:
-            return _timestamps(array.cast(kind))
-        except pa.ArrowInvalid:
-            continue
-    # Some text is unreadable: read one by one to find it. Only deliveries with broken rows pay.
+    """The ticks of ISO texts, and which are unreadable, if any.
+
+    Texts with and without a zone, or unreadable ones, are separated by halving: Arrow reads a
+    column in one format or not at all.
+    """
+    found = _in_one_format(array)
+    if found is not None:
+        return _timestamps(found)
+    if len(array) > _FEW:
+        half = len(array) // 2
+        parts = [_texts(array.slice(0, half)), _texts(array.slice(half))]
+        return np.concatenate([ticks for ticks, _ in parts]), np.concatenate(
+            [np.zeros(len(ticks), bool) if bad is None else bad for ticks, bad in parts]
+        )
     ticks, bad = np.zeros(len(array), np.int64), np.zeros(len(array), bool)
     for row, text in enumerate(array.to_pylist()):
         value = None if text is None else _one_text(text)
@@ -156,8 +171,22 @@ def _texts(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
     return ticks, bad
 
 
+def _in_one_format(array: pa.Array) -> pa.Array | None:
+    """The instants of texts that all have a zone, or all have none; None if they are mixed.
+
+    The format of the first text is tried first: a column in the other one fails slowly, because
+    Arrow makes an error for every row.
+    """
+    first = pc.first(array).as_py()
+    formats = _FORMATS if first is None or _ENDS_WITH_ZONE.search(first) else _FORMATS[::-1]
+    for kind in formats:
+        with suppress(pa.ArrowInvalid):
+            return array.cast(kind)
+    return None
+
+
 def _one_text(text: str) -> int | None:
-    for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
+    for kind in _FORMATS:
         try:
             return int(pa.array([text]).cast(kind).cast(pa.int64())[0].as_py())
         except pa.ArrowInvalid:
