@@ -27,8 +27,8 @@ class Query:
     """One query of the benchmark."""
 
     name: str
-    inputs: tuple[str, ...]
-    """The kinds of events that it reads."""
+    reads: Mapping[str, tuple[str, ...]]
+    """The kinds of events that it reads, and the columns; Flink's planner finds them itself."""
     ours: Callable[[Sources], Panes | Joined]
     flink: str
     """The `SELECT` of Flink SQL; its columns are those of `columns`."""
@@ -36,6 +36,10 @@ class Query:
     """The columns of an answer, compared between both sides."""
     is_exact: bool = True
     """Whether the answer depends on the events only, and not on the clock."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self.reads)
 
 
 def most(by: str, *columns: str) -> Aggregate:
@@ -128,7 +132,7 @@ QUERIES = {
     for query in (
         Query(
             "q5",
-            ("bid",),
+            {"bid": ("auction", "ts")},
             _hot_items,
             """
 WITH counts AS (
@@ -144,7 +148,7 @@ FROM counts AS c JOIN greatest_counts AS g
         ),
         Query(
             "q7",
-            ("bid",),
+            {"bid": ("auction", "bidder", "price", "ts")},
             _highest_bids,
             """
 SELECT m.window_start, m.window_end, b.auction, b.bidder, b.price
@@ -157,7 +161,7 @@ ON b.price = m.price AND b.ts BETWEEN m.at_end - INTERVAL '10' SECOND AND m.at_e
         ),
         Query(
             "q8",
-            ("person", "auction"),
+            {"person": ("id", "name", "ts"), "auction": ("seller", "ts")},
             _new_sellers,
             """
 SELECT p.window_start, p.window_end, p.id, p.name
@@ -174,7 +178,7 @@ ON p.id = a.seller AND p.window_start = a.window_start AND p.window_end = a.wind
         ),
         Query(
             "q11",
-            ("bid",),
+            {"bid": ("bidder", "ts")},
             _sessions,
             """
 SELECT window_start, window_end, bidder, COUNT(*) AS num
@@ -184,7 +188,7 @@ GROUP BY bidder, window_start, window_end""",
         ),
         Query(
             "q12",
-            ("bid",),
+            {"bid": ("bidder", "ts")},
             _clock,
             """
 SELECT window_start, window_end, bidder, COUNT(*) AS num

@@ -29,9 +29,10 @@ def main(text: str) -> None:
                 folder / kind,
                 schema=SCHEMAS[kind],
                 header=False,
+                columns=columns,
                 max_files_per_trigger=job["files_per_batch"],
             )
-            for kind in query.inputs
+            for kind, columns in query.reads.items()
         }
         begin = time.perf_counter()
         running = query.ours(given).write(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
@@ -19,7 +20,7 @@ from tidegate.spark.parallelism import parallelism
 from tidegate.spark.sources.binary_formats import Arrow, Parquet
 from tidegate.spark.sources.direct import Declared, DirectSource, check_version, declared_schema
 from tidegate.spark.sources.files import Folder
-from tidegate.spark.sources.formats import Format, PartReader, read_schema
+from tidegate.spark.sources.formats import Format, PartReader, checked_names, read_schema
 from tidegate.spark.sources.text_formats import Csv, Json
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Options(TypedDict, total=False):
 
     Default: the columns of the first file.
     """
+    columns: Sequence[str] | None
+    """The columns to read, of those in the schema. Default: all. Late rows have them, too."""
     glob: str | None
     """A pattern of file names, such as `*.parquet`."""
     recursive: bool
@@ -79,6 +82,20 @@ class Files(DirectSource):
 
     @cached_property
     def _schema(self) -> pa.Schema:
+        columns, whole = self._options.get("columns"), self._whole_schema
+        if columns is None:
+            return whole
+        unknown = [name for name in columns if name not in whole.names]
+        if unknown:
+            raise SpecError(
+                f"`columns` has {unknown[0]!r}, which the files have not. Hint: they have"
+                f" {', '.join(whole.names)}"
+            )
+        return checked_names(pa.schema([whole.field(name) for name in columns]))
+
+    @cached_property
+    def _whole_schema(self) -> pa.Schema:
+        """All columns of the files."""
         given = self._options.get("schema")
         found = (
             read_schema(self._folder, self._format)
@@ -87,6 +104,17 @@ class Files(DirectSource):
         )
         return self._format.checked(found)
 
+    @property
+    def parts(self) -> PartReader:
+        """What reads the files in tasks."""
+        return PartReader(
+            self._folder,
+            self._format.in_files_of(self._whole_schema),
+            self.schema,
+            self._options.get("corrupt", "late"),
+            self._options.get("ignore_missing", False),
+        )
+
     def load(self, edge: Edge) -> DataFrame:
         """The shuffle rows of the files."""
         from tidegate.spark.sources.data_source import load_scan
@@ -94,13 +122,6 @@ class Files(DirectSource):
 
         spark, options = self.sparkSession, self._options
         check_version(spark.version)
-        reader = PartReader(
-            self._folder,
-            self._format,
-            self.schema,
-            options.get("corrupt", "late"),
-            options.get("ignore_missing", False),
-        )
         max_files, max_bytes = (
             options.get("max_files_per_trigger"),
             options.get("max_bytes_per_trigger"),
@@ -110,7 +131,7 @@ class Files(DirectSource):
         oldest_last = latest_first and (max_files is not None or max_bytes is not None)
         max_age = None if oldest_last else duration(options.get("max_file_age", MAX_AGE))
         scan = FolderScan(
-            reader,
+            self.parts,
             parallelism(spark),
             max_files,
             max_bytes,
@@ -180,6 +201,9 @@ def _check(options: Options) -> None:
             f"{' and '.join(f'`{name}`' for name in limits)} exclude each other. Hint: leave"
             " one out"
         )
+    columns = options.get("columns")
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns or ()):
+        raise SpecError(f"`columns` is a list of names, got {columns!r}")
     if options.get("corrupt", "late") not in {"late", "fail"}:
         raise SpecError(f"`corrupt` is 'late' or 'fail', got {options.get('corrupt')!r}")
     if duration(options.get("max_file_age", MAX_AGE)) < 0:

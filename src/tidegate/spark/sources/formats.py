@@ -55,6 +55,10 @@ class Format(ABC):
         """The schema, if the format supports it."""
         return checked_names(schema)
 
+    def in_files_of(self, schema: pa.Schema) -> Format:  # noqa: ARG002 - used by subclasses
+        """The format of files with all of these columns, of which only some are read."""
+        return self
+
     @abstractmethod
     def tables(self, file: pa.NativeFile, part: FilePart, schema: pa.Schema) -> Iterator[pa.Table]:
         """The rows of a part, in the order of the file, at least with its columns in the schema."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -207,6 +207,8 @@ class Csv(Format):
     quote: str | None = '"'
     escape: str | None = None
     null: str = ""
+    names: tuple[str, ...] = ()
+    """The columns of files without a header. Default: those of the schema."""
 
     @property
     def dialect(self) -> CsvDialect:
@@ -241,10 +243,11 @@ class Csv(Format):
         if first.is_too_long:
             if self.header:
                 raise pa.ArrowInvalid(f"the header is longer than {MAX_LINE_BYTES} bytes")
-            yield from self._read(itertools.chain([first], blocks), schema.names, schema)
+            names = [*self.names] or schema.names
+            yield from self._read(itertools.chain([first], blocks), names, schema)
             return
         line, _, rest = first.data.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
-        cells, names = self.dialect.cells(line), schema.names
+        cells, names = self.dialect.cells(line), [*self.names] or schema.names
         if self._is_header(cells, names):
             names, first = cells, _Block(rest, first.path, 2)
         if len({*names}) < len(names):
@@ -256,6 +259,9 @@ class Csv(Format):
         yield from self._read(
             itertools.chain([first] if first.data.strip() else [], blocks), names, schema
         )
+
+    def in_files_of(self, schema: pa.Schema) -> Csv:
+        return replace(self, names=tuple(schema.names))
 
     def _is_header(self, cells: Sequence[str], names: Sequence[str]) -> bool:
         if self.header is not None:
