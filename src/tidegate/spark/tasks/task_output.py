@@ -165,7 +165,7 @@ def output_row(
     """A row that a shard returns: in `OUTPUT_COLUMNS`, or in `ROUTED_COLUMNS` with `reshuffle`.
 
     `number`: of the row among those of the shard in this batch. `sent`: None for metrics whose
-    payload nobody wants.
+    payload has no sink.
     """
     output, payload, to = OutputPayload(METRICS, b"") if sent is None else sent
     content = {"payload": None if sent is None else payload, "metrics": numbers}
