@@ -552,6 +552,7 @@ def test_a_floor_of_another_query_is_told():
     [
         panes(id="v"),
         panes(offset="v"),
+        panes(times={"noted": tg.punctuated(marker="f")}),
         panes(tg.session(gap_column="v")),
         panes(tg.session("10 us", axis="clock")),
         panes(tg.session("10 us")).trigger(tg.every_element()),
@@ -565,6 +566,7 @@ def test_a_floor_of_another_query_is_told():
     ids=[
         "id",
         "offset",
+        "markers",
         "gap",
         "clock",
         "elements",

@@ -47,7 +47,7 @@ def can_combine(spec: AggregateSpec) -> bool:
         not spec.also
         and spec.input.id is None
         and spec.input.offset is None
-        and isinstance(spec.input.watermark, _QUIET)
+        and all(isinstance(time.watermark, _QUIET) for time in spec.input.times)
     )
     timely = (
         spec.window.axis is Axis.EVENT_TIME
