@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -253,6 +254,31 @@ def test_timers_work_while_no_data_comes(spark, tmp_path):
     finally:
         run.query.stop()
     assert Counter((row["user"], row["timing"]) for row in run.panes)["a", "on_time"] == 1
+
+
+def test_windows_on_the_clock_count_every_row_once(spark, tmp_path):
+    feed = Feed(tmp_path / "in")
+    panes = (
+        tg.stream(feed.stream(spark), time="ts", key="user")
+        .window(tg.tumbling("1 second", axis="clock"))
+        .trigger(tg.after_watermark())
+        .aggregate(n=tg.count(), spent=tg.sum("price"))
+    )
+    feed.put(clicks(("a", None, 1.0), *(("ab"[n % 2], n - 200, 2.0) for n in range(400))))
+    run = Run(panes, tmp_path / "ck", trigger="250 ms")
+    try:
+        run.wait_for(lambda: sum(row["n"] for row in run.panes) == 400)
+        feed.put(clicks(*(("b", n, 1.0) for n in range(100))))
+        run.wait_for(lambda: sum(row["n"] for row in run.panes) == 500)
+    finally:
+        run.query.stop()
+    spent = Counter[str]()
+    for row in run.panes:
+        spent[row["user"]] += row["spent"]
+        assert row["window_end"] - row["window_start"] == timedelta(seconds=1)
+    assert spent == {"a": 400.0, "b": 500.0}
+    assert [row["reason"] for row in run.late] == ["null_time"]
+    assert not (tmp_path / "ck" / "tidegate" / "watermarks").exists()
 
 
 def test_a_change_feed_of_corrections(spark, tmp_path):

@@ -28,6 +28,7 @@ from tidegate.kernel.windows.evictors import check_evictor
 from tidegate.operators.aggregate.cell_watermarks import CellWatermarks
 from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.message_recovery import MessageRecovery
+from tidegate.operators.aggregate.pre_aggregation import NEWEST
 from tidegate.operators.aggregate.rendering import PaneRenderer
 from tidegate.operators.aggregate.window_offsets import WindowOffsets
 from tidegate.operators.aggregate.wiring import Wiring
@@ -578,6 +579,11 @@ class WindowedAggregate:
 
     def _take_combined(self, pieces: Sequence[Frame], out: Collector) -> None:
         self.bound().take_partials(pieces, out)
+        if self.spec.window.axis is Axis.CLOCK:
+            # Other windows learn of the newest event from the rows that all shards observe.
+            now = np.array([self.progress.now])
+            for piece in pieces:
+                self._batch.observe_times(piece.ints(NEWEST) if NEWEST in piece else now)
         events = sum(int(piece.ints("row_count").sum()) for piece in pieces)
         self.progress.counters["events"] += events
         self.progress.counters["on_time"] += events

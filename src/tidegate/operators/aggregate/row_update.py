@@ -21,6 +21,7 @@ from tidegate.operators.aggregate.collector import Collector
 from tidegate.operators.aggregate.context import OperatorContext
 from tidegate.operators.aggregate.element_steps import Pace, key_ranks
 from tidegate.operators.aggregate.ordinals import Ordinals
+from tidegate.operators.aggregate.output_time import held_by
 from tidegate.operators.aggregate.retention import RetentionBounds
 from tidegate.operators.aggregate.slice_buffer import SliceBuffer
 from tidegate.operators.aggregate.static_windows import StaticWindows
@@ -52,6 +53,17 @@ class RowUpdate:
             case _:
                 position = delivery.time
         return delivery.with_position(position)
+
+    def place_partials(self, piece: Frame) -> Frame:
+        """Pre-aggregated rows with their positions; those of windows on the clock have none yet."""
+        assigner = self.cell_update.assigner
+        if self.context.spec.window.axis is not Axis.CLOCK or not isinstance(assigner, Aligned):
+            return piece
+        now = np.full(len(piece), self.context.progress.now)
+        start, end = assigner.slice_of(now)
+        each = Groups(np.arange(len(piece)), len(piece))
+        held = held_by(self.context.spec.options.timestamp, now, np.ones(len(piece), bool), each)
+        return piece.with_mapping({**held, "start": start, "end": end})
 
     def take(self, delivery: Delivery, out: Collector) -> None:
         """Take rows with positions into their windows."""

@@ -148,7 +148,9 @@ class Wiring:
                 self.cell_update.take_partials(pieces, out)
                 return
             if self.slice_buffer is not None:
-                self.slice_buffer.take_partials(pieces)
+                self.slice_buffer.take_partials(
+                    [self.row_update.place_partials(piece) for piece in pieces]
+                )
                 return
         raise StateError(
             "rows were aggregated on their way to windows that have to look at each of them"

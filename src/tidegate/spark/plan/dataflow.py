@@ -51,7 +51,7 @@ from tidegate.spec.join import LEFT, RIGHT, JoinSpec, Upstream, progress_axis
 from tidegate.spec.operator import AggregateSpec, Input
 from tidegate.spec.projection import Projection
 from tidegate.spec.watermarks import Explicit, PerKey, Watched
-from tidegate.spec.windows import Window
+from tidegate.spec.windows import Axis, Window
 from tidegate.units import many
 
 SILENCE = 60_000_000
@@ -80,7 +80,7 @@ class Plan:
     ends: bool = False
     """Whether the query ends when it has read all available input."""
     watermark_files: WatermarkFiles | None = None
-    """The watermarks of the shards, for the edges; None without a checkpoint."""
+    """The watermarks of the shards, for the edges; None without a checkpoint, and on the clock."""
     clock: BatchClock | None = None
     """The clocks of the batches, for edges behind DataFrames; None if the clock is a column."""
 
@@ -94,7 +94,11 @@ class Plan:
                 inputs=tuple(run(one) if isinstance(one, Plan) else one for one in plan.inputs),
                 silence=silence,
                 ends=ends,
-                watermark_files=WatermarkFiles(checkpoint, str(numbers[id(plan)])),
+                watermark_files=(
+                    WatermarkFiles(checkpoint, str(numbers[id(plan)]))
+                    if plan._has_late_rows
+                    else None
+                ),
                 clock=BatchClock.for_checkpoint(checkpoint),
             )
 
@@ -303,13 +307,19 @@ class Plan:
     def _combines(self) -> bool:
         """Whether rows are pre-aggregated before the shuffle."""
         spec, first = self.specs[0], self.inputs[0]
-        # A stream needs watermark files for it.
+        # A stream needs watermark files for it where rows may be late.
         return not (
             isinstance(spec, JoinSpec)
             or isinstance(first, Plan)
             or not can_combine(spec)
-            or (self.is_streaming and self.watermark_files is None)
+            or (self.is_streaming and self.watermark_files is None and self._has_late_rows)
         )
+
+    @property
+    def _has_late_rows(self) -> bool:
+        """Whether rows may be late in the first operator; on the clock, none is."""
+        spec = self.specs[0]
+        return isinstance(spec, JoinSpec) or spec.window.axis is not Axis.CLOCK
 
     def _combiner(self, layout: ShardLayout) -> PreAggregator | None:
         """The pre-aggregation before the shuffle, if any."""

@@ -74,7 +74,7 @@ class Edge:
     static: Window | None = None
     """The window if it is static: then all shards get the positions of all events."""
     watermark_files: WatermarkFiles | None = None
-    """The watermarks that decide which rows are on time; None in a batch query."""
+    """The watermarks that decide which rows are on time; None in a batch, and on the clock."""
     clock: BatchClock | None = None
     """The clocks of the batches; without it, the clock is a column."""
 
@@ -119,7 +119,12 @@ class Edge:
             yield from to_record_batches(packer.pack(pa.Table.from_batches(buffered)))
 
     def _edge_watermark(self, batch: int | None) -> int | None:
-        """The watermark that decides which rows of a batch are on time; None if unknown."""
+        """The watermark that decides which rows of a batch are on time; None if unknown.
+
+        On the clock, rows are on time at every watermark.
+        """
+        if self.combiner is not None and self.combiner.is_on_clock:
+            return MAX
         if self.combiner is None or self.watermark_files is None:
             return None if self.combiner is None else MIN
         return None if batch is None else self.watermark_files.before(batch, self.layout)
