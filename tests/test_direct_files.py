@@ -25,8 +25,8 @@ from support.examples import examples
 from tidegate.errors import CorruptStateError, InputError, SpecError
 from tidegate.operators.ingest.json_text import parse
 from tidegate.operators.ingest.schema_cast import BROKEN
-from tidegate.spark.sources import csv, folders, text_formats
 from tidegate.spark.sources import files as files_module
+from tidegate.spark.sources import text_formats
 from tidegate.spark.sources.binary_formats import Arrow, Parquet
 from tidegate.spark.sources.files import (
     DAY,
@@ -797,36 +797,3 @@ def test_a_line_that_is_too_long_is_skipped_and_not_held(
         found = [str(text) for text in marks(table) if text is not None]
         assert [text.split(" of ")[0] for text in found] == ["line 4", "line 5", "line 8"]
         assert all("longer than 1000 bytes" in text and len(text) < 100 for text in found)
-
-
-@pytest.mark.parametrize("form", ["csv", "csv without header", "json", "parquet", "arrow"])
-def test_only_some_columns_are_read(tmp_path: Path, form: str) -> None:
-    table = pa.table({"a": [1, 2], "b": ["x", "y"], "c": [0.5, 1.5]})
-    if form.startswith("csv"):
-        has_header = form == "csv"
-        options = arrow_csv.WriteOptions(include_header=has_header)
-        arrow_csv.write_csv(table, tmp_path / "one.csv", options)
-        source = csv(tmp_path, schema=table.schema, columns=["c", "a"], header=has_header or None)
-    elif form == "json":
-        lines = "".join(f"{json.dumps(row)}\n" for row in table.to_pylist())
-        (tmp_path / "one.json").write_text(lines)
-        source = folders.json(tmp_path, schema=table.schema, columns=["c", "a"])
-    else:
-        write = pq.write_table if form == "parquet" else feather.write_feather
-        write(table, tmp_path / f"one.{form}")
-        source = getattr(folders, form)(tmp_path, columns=["c", "a"])
-    assert source.schema.names == ["c", "a"]
-    (part,) = parts_of([*source.parts.folder.files()], splits=False)
-    (found,) = source.parts.tables(part)
-    assert found.to_pylist() == table.select(["c", "a"]).to_pylist()
-
-
-def test_columns_that_no_file_has_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"`columns` has 'x', which.*they have key, ts"):
-        _ = csv(tmp_path, schema=SCHEMA, columns=["key", "x"]).schema
-    with pytest.raises(SpecError, match="`columns` is a list of names, got 'key'"):
-        csv(tmp_path, schema=SCHEMA, columns="key")
-    with pytest.raises(SpecError, match="needs columns"):
-        _ = csv(tmp_path, schema=SCHEMA, columns=[]).schema
-    with pytest.raises(SpecError, match="column names must be unique"):
-        _ = csv(tmp_path, schema=SCHEMA, columns=["key", "key"]).schema

@@ -16,6 +16,7 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import tidegate as tg
+from tidegate.errors import SetupError
 from tidegate.spark.environment import session
 from tidegate.spark.environment.session import DAEMON, can_workers_import, worker_path
 from tidegate.spark.plan.dataflow import edge_of
@@ -167,6 +168,27 @@ def test_the_driver_declares_state_without_loading_tidegate():
         "meta ['format', 'summary', 'document']",
         "blobs ['name', 'part'] ['payload']",
     ]
+
+
+def test_a_function_that_spark_would_broadcast_is_refused_with_a_way_out():
+    class Heavy(StatefulProcessor):
+        data = os.urandom(2 << 20)
+
+        def init(self, handle):
+            raise AssertionError
+
+        def handleInputRows(self, key, rows, timerValues):  # noqa: N803
+            raise AssertionError
+
+        def close(self):
+            raise AssertionError
+
+    state = (META, BLOB_KEY, BLOB)
+    assert deferred(Heavy(), *state) is not None
+    with pytest.raises(
+        SetupError, match=r"bring 2,09\d,\d+ bytes.*tg.spark_session\(\), or.*a.b=1g"
+    ):
+        deferred(Heavy(), *state, limited_by="a.b")
 
 
 def test_workers_do_not_have_the_folder_of_the_script(monkeypatch):

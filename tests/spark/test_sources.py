@@ -27,6 +27,7 @@ from tidegate.spark.sources.files import Folder
 from tidegate.spark.sources.formats import PartReader
 from tidegate.spark.sources.readers import FolderScan, FolderStreamReader
 from tidegate.spark.tasks.edge import Edge
+from tidegate.spark.tasks.packed import Packed
 from tidegate.spark.tasks.shards import ShardLayout
 from tidegate.spark.tasks.transport import (
     OBSERVED,
@@ -222,7 +223,7 @@ def test_the_order_of_rows_is_that_of_files_whichever_task_is_first(
         tasks=2,
         latest_first=latest_first,
     )
-    reader = FolderStreamReader(scan, EDGE)
+    reader = FolderStreamReader(scan, Packed(EDGE))
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end

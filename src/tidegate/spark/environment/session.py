@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 OLDEST_SPARK = (4, 1)
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+BROADCAST_ABOVE = "spark.broadcast.UDFCompressionThreshold"
+"""The size above which Spark broadcasts a function, which stateful operators cannot read."""
 PACKAGES = "spark.jars.packages"
 JARS = "spark.jars"
 _FILE_MANAGER = (
@@ -169,6 +171,7 @@ def _start_conf(
         # Otherwise the main thread overflows its stack when a query stops: harmless, but noisy.
         "spark.driver.extraJavaOptions": f"-Xss16m{_logging()}",
         "spark.executor.extraJavaOptions": "-Xss16m",
+        BROADCAST_ABOVE: "1g",
         "spark.ui.showConsoleProgress": "false",
     }
     if not configured("spark.ui.enabled"):

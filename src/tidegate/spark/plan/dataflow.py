@@ -23,6 +23,7 @@ from tidegate.operators.ingest.merge_inputs import check_schemas
 from tidegate.operators.ingest.projection import project, projected_schema
 from tidegate.operators.join.side import renamed_roles
 from tidegate.spark import metrics
+from tidegate.spark.environment.session import BROADCAST_ABOVE
 from tidegate.spark.failures import marks_errors
 from tidegate.spark.plan.input import PlanInput, row_schema
 from tidegate.spark.sources import DirectSource
@@ -246,7 +247,9 @@ class Plan:
                 reshuffle=reshuffle,
             )
             output = grouped.transformWithState(
-                deferred(processor, META, BLOB_KEY, BLOB),
+                deferred(
+                    processor, META, BLOB_KEY, BLOB, limited_by=_broadcasts_by(rows.sparkSession)
+                ),
                 columns,
                 "append",
                 "processingTime",
@@ -327,6 +330,16 @@ class Plan:
         if not self._combines or isinstance(spec, JoinSpec) or isinstance(first, Plan):
             return None
         return PreAggregator(spec, self._row_schema(0, first), layout.hasher)
+
+
+def _broadcasts_by(spark: SparkSession) -> str | None:
+    """The setting by which Spark broadcasts functions above a megabyte, if that is not set.
+
+    A server of Spark Connect broadcasts none.
+    """
+    is_remote = type(spark).__module__.startswith("pyspark.sql.connect")
+    is_set = is_remote or spark.conf.get(BROADCAST_ABOVE, None) is not None
+    return None if is_set else BROADCAST_ABOVE
 
 
 def edge_of(spec: Upstream, number: int, layout: ShardLayout) -> Edge:
