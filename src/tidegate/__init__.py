@@ -28,11 +28,11 @@ def __getattr__(name: str) -> _typing.Any:
 
     if name == "streams":
         return importlib.import_module("tidegate.streams")
+    if name.startswith("_") and name != "__all__":
+        raise AttributeError(f"module `tidegate` has no attribute `{name}`")
     surface = importlib.import_module("tidegate.surface")
     if name == "__all__":
         return sorted([*surface.__all__, "sql", "state", "streams", "why"])
-    if name.startswith("_"):
-        raise AttributeError(f"module `tidegate` has no attribute `{name}`")
     found = globals()[name] = getattr(surface, name)
     return found
 
