@@ -121,6 +121,13 @@ def test_windows_begin_with_the_earliest_event_before_the_first_watermark_that_c
     ]
 
 
+def test_a_shard_without_keys_keeps_up_with_the_clock():
+    deliveries = [[("a", 5)], [], [("b", 5)]]
+    found = sharded(counts(WINDOWS["clock"]), deliveries)
+    assert found == embedded(counts(WINDOWS["clock"]), deliveries)
+    assert [row[0] for row in found[2]] == [20_000, 20_000], "no window before the key was known"
+
+
 def test_an_event_from_the_future_does_not_begin_them():
     deliveries = [[("a", HOUR)], [("b", 5)], [("b", 33)]]
     found = embedded(counts(WINDOWS["tumbling"]), deliveries)

@@ -75,8 +75,11 @@ class StaticWindows:
         self._made = limit
 
     def next_end(self) -> int:
-        """The end of the first window that is not made yet; `MAX` without a known key."""
-        if self._begin == MAX or not len(self._keys):
+        """The end of the first window that is not made yet; `MAX` before the first event.
+
+        A key that comes later has the windows since then, also one that is not known yet.
+        """
+        if self._begin == MAX:
             return MAX
         return next((end for _, end in self._assigner.windows_ending_in(self._begin, MAX)), MAX)
 
