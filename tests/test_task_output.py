@@ -16,7 +16,7 @@ from tidegate.spark.tasks import transport
 from tidegate.spark.tasks.chain import ChainOutput
 from tidegate.spark.tasks.reshuffle import Reshuffle
 from tidegate.spark.tasks.shards import ShardLayout
-from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput, output_row
+from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput
 from tidegate.spark.tasks.transport import (
     LATE,
     MARKS,
@@ -117,7 +117,7 @@ def test_on_the_way_to_another_operator_panes_go_by_their_key_and_all_else_is_fo
     assert unpack_forwarded(late)[0] == LATE
     marks = task_output.marks({"watermark": 7})
     assert [(one.output, one.shard) for one in marks] == [(MARKS, shard) for shard in layout.ids]
-    assert output_row(5, 9, marks[0], None, route) == {
+    assert task_output.row(9, marks[0]) == {
         "shard": layout.ids[0],
         "input": 3,
         "task": 5,

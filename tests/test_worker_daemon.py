@@ -72,6 +72,24 @@ processor.close()
 """
 
 
+def untouched(content: bytes = b"") -> StatefulProcessor:
+    """A processor that nothing may call; its class is pickled with it."""
+
+    class Untouched(StatefulProcessor):
+        data = content
+
+        def init(self, handle):
+            raise AssertionError
+
+        def handleInputRows(self, key, rows, timerValues):  # noqa: N803
+            raise AssertionError
+
+        def close(self):
+            raise AssertionError
+
+    return Untouched()
+
+
 def run(code: str, *args: str, given: bytes = b"") -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", code, *args], input=given, capture_output=True, check=False
@@ -153,17 +171,7 @@ def test_processes_that_plan_what_a_source_reads_do_not_load_operators(tmp_path)
 
 
 def test_the_driver_declares_state_without_loading_tidegate():
-    class Never(StatefulProcessor):
-        def init(self, handle):
-            raise AssertionError
-
-        def handleInputRows(self, key, rows, timerValues):  # noqa: N803
-            raise AssertionError
-
-        def close(self):
-            raise AssertionError
-
-    pickled = cloudpickle.dumps(deferred(Never(), META, BLOB_KEY, BLOB))
+    pickled = cloudpickle.dumps(deferred(untouched(), META, BLOB_KEY, BLOB))
     assert run(DRIVER, given=pickled) == [
         "meta ['format', 'summary', 'document']",
         "blobs ['name', 'part'] ['payload']",
@@ -171,24 +179,12 @@ def test_the_driver_declares_state_without_loading_tidegate():
 
 
 def test_a_function_that_spark_would_broadcast_is_refused_with_a_way_out():
-    class Heavy(StatefulProcessor):
-        data = os.urandom(2 << 20)
-
-        def init(self, handle):
-            raise AssertionError
-
-        def handleInputRows(self, key, rows, timerValues):  # noqa: N803
-            raise AssertionError
-
-        def close(self):
-            raise AssertionError
-
-    state = (META, BLOB_KEY, BLOB)
-    assert deferred(Heavy(), *state) is not None
+    heavy, state = untouched(os.urandom(2 << 20)), (META, BLOB_KEY, BLOB)
+    assert deferred(heavy, *state) is not None
     with pytest.raises(
         SetupError, match=r"bring 2,09\d,\d+ bytes.*tg.spark_session\(\), or.*a.b=1g"
     ):
-        deferred(Heavy(), *state, limited_by="a.b")
+        deferred(heavy, *state, limited_by="a.b")
 
 
 def test_workers_do_not_have_the_folder_of_the_script(monkeypatch):

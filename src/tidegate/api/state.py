@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tidegate.instants import Instant
     from tidegate.operators.history.facts import History
     from tidegate.spark.query.state.query_state import QueryState
+    from tidegate.spec.join import Upstream
 
 
 def state(
@@ -21,11 +22,9 @@ def state(
     query, which also may have no source; needed if aggregates use functions of yours, because a
     checkpoint has no code.
     """
-    from tidegate.api.running import stage_specs
     from tidegate.spark.query.state.query_state import read_state
 
-    specs = None if pipeline is None else stage_specs(pipeline)
-    return read_state(os.fspath(checkpoint), specs=specs)
+    return read_state(os.fspath(checkpoint), specs=_specs(pipeline))
 
 
 def why(
@@ -48,8 +47,15 @@ def why(
 
     Print it to read sentences; `to_dict` returns the same as data.
     """
-    from tidegate.api.running import stage_specs
     from tidegate.spark.query.history import why as read_why
 
-    specs = None if pipeline is None else stage_specs(pipeline)
-    return read_why(os.fspath(location), key, start, end, operator=operator, specs=specs)
+    return read_why(os.fspath(location), key, start, end, operator=operator, specs=_specs(pipeline))
+
+
+def _specs(pipeline: Pipeline[Any] | None) -> list[list[Upstream]] | None:
+    """The specifications of a pipeline by stage; without one, no part of it is loaded."""
+    if pipeline is None:
+        return None
+    from tidegate.api.running import stage_specs
+
+    return stage_specs(pipeline)

@@ -71,12 +71,11 @@ def unread_columns(spec: AggregateSpec | JoinSpec, ordinal: int) -> list[str]:
     given = spec.inputs[ordinal]
     if isinstance(spec, JoinSpec) or given.computed or given.projections or given.arrival.computed:
         return []
-    functions = [isinstance(spec.window, Custom), spec.evictor is not None]
-    functions.append(isinstance(spec.window, Session) and callable(spec.window.gap_column))
-    functions += [
+    if isinstance(spec.window, Custom) or spec.evictor is not None:
+        return []
+    if any(
         aggregate.reads() is None or callable(aggregate.where) for _, aggregate in spec.aggregates
-    ]
-    if any(functions):
+    ):
         return []
     read = {*named_columns(spec, ordinal)}
     return [name for name in OPTIONAL_COLUMNS if name not in read]

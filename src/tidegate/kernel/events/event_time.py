@@ -20,7 +20,8 @@ ON_TIME, MILDLY_LATE, VERY_LATE, FUTURE = range(4)
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000}
 _FORMATS = (pa.timestamp("us", "UTC"), pa.timestamp("us"))
 """The types of texts with and without a zone; Arrow reads no text as both."""
-_ENDS_WITH_ZONE = re.compile(r":.*[Zz+-]")
+_HAS_ZONE = re.compile(r":.*[Zz+-]")
+"""A zone after the time of day; what it matches is only tried first."""
 _FEW = 64
 """Up to this many texts are read one by one if they have several formats."""
 
@@ -178,7 +179,7 @@ def _in_one_format(array: pa.Array) -> pa.Array | None:
     Arrow makes an error for every row.
     """
     first = pc.first(array).as_py()
-    formats = _FORMATS if first is None or _ENDS_WITH_ZONE.search(first) else _FORMATS[::-1]
+    formats = _FORMATS if first is None or _HAS_ZONE.search(first) else _FORMATS[::-1]
     for kind in formats:
         with suppress(pa.ArrowInvalid):
             return array.cast(kind)

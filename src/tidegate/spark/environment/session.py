@@ -147,6 +147,11 @@ def running_session(remote: str | None = None) -> SparkSession | None:
     return found
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def _pyspark() -> type[SparkSession]:
     try:
         from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from tidegate.operators.ingest.merge_inputs import check_schemas
 from tidegate.operators.ingest.projection import project, projected_schema
 from tidegate.operators.join.side import renamed_roles
 from tidegate.spark import metrics
-from tidegate.spark.environment.session import BROADCAST_ABOVE
+from tidegate.spark.environment.session import BROADCAST_ABOVE, is_remote
 from tidegate.spark.failures import marks_errors
 from tidegate.spark.plan.input import PlanInput, row_schema
 from tidegate.spark.sources import DirectSource
@@ -337,9 +337,8 @@ def _broadcasts_by(spark: SparkSession) -> str | None:
 
     A server of Spark Connect broadcasts none.
     """
-    is_remote = type(spark).__module__.startswith("pyspark.sql.connect")
-    is_set = is_remote or spark.conf.get(BROADCAST_ABOVE, None) is not None
-    return None if is_set else BROADCAST_ABOVE
+    is_set = spark.conf.get(BROADCAST_ABOVE, None) is not None
+    return None if is_set or is_remote(spark) else BROADCAST_ABOVE
 
 
 def edge_of(spec: Upstream, number: int, layout: ShardLayout) -> Edge:

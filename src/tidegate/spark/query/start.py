@@ -20,7 +20,7 @@ from tidegate.operators.aggregate import migration
 from tidegate.operators.ingest.projection import projected_schema
 from tidegate.operators.key_secret import new_hasher
 from tidegate.spark.checkpoint import FOLDER, is_local
-from tidegate.spark.environment.session import check_session
+from tidegate.spark.environment.session import check_session, is_remote
 from tidegate.spark.failures import spark_errors
 from tidegate.spark.parallelism import PARTITIONS, parallelism
 from tidegate.spark.plan.dataflow import Plan, unpack_output
@@ -124,7 +124,7 @@ def start(
             name=name,
             outputs=outputs,
         )
-        lock = lock_checkpoint(checkpoint, is_remote=_is_remote(spark))
+        lock = lock_checkpoint(checkpoint, is_remote=is_remote(spark))
         try:
             running = _start_locked(
                 writer.queryName(name) if name else writer, checkpoint, known, wanted
@@ -166,10 +166,6 @@ def _start_locked(
         if known is not None:
             replace_metadata(checkpoint, known)
         raise
-
-
-def _is_remote(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def check_arguments(

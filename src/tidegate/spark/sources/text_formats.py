@@ -240,14 +240,14 @@ class Csv(Format):
         first = next(blocks, None)
         if first is None:
             return
+        names = [*self.names] or schema.names
         if first.is_too_long:
             if self.header:
                 raise pa.ArrowInvalid(f"the header is longer than {MAX_LINE_BYTES} bytes")
-            names = [*self.names] or schema.names
             yield from self._read(itertools.chain([first], blocks), names, schema)
             return
         line, _, rest = first.data.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
-        cells, names = self.dialect.cells(line), [*self.names] or schema.names
+        cells = self.dialect.cells(line)
         if self._is_header(cells, names):
             names, first = cells, _Block(rest, first.path, 2)
         if len({*names}) < len(names):

@@ -14,7 +14,7 @@ from tidegate.spark.tasks.chain import Chain, ChainInput, ChainOutput, ChainPlan
 from tidegate.spark.tasks.processor import to_chain_input
 from tidegate.spark.tasks.reshuffle import Reshuffle
 from tidegate.spark.tasks.shards import ShardLayout
-from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput, output_row
+from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput
 from tidegate.spark.tasks.transport import (
     FORWARDED,
     MARKS,
@@ -54,8 +54,7 @@ def batch_function(
         def packed(
             sent: OutputPayload | None, numbers: dict[str, int | None] | None = None
         ) -> pa.RecordBatch:
-            row = output_row(shard, next(count), sent, numbers, reshuffle)
-            return pa.RecordBatch.from_pylist([row], schema)
+            return pa.RecordBatch.from_pylist([task_output.row(next(count), sent, numbers)], schema)
 
         for output, payload in (unpack_forwarded(row) for row in rows if row.kind == FORWARDED):
             task_output.add_payload(output, payload)
@@ -82,7 +81,6 @@ def batch_function(
         numbers = metrics.batch_numbers({}, after, metrics.Gauges(), instants)
         row = metrics.metrics_row(numbers, {}, after, batch=0, operator=0, shard=shard)
         yield packed(task_output.add_metrics(row), numbers)
-        yield from (packed(one) for one in task_output.take_payloads())
         yield from (packed(one) for one in task_output.stage(0, f"{shard:05d}"))
 
     # By the annotations Spark knows that the function takes an iterator of record batches.

@@ -31,7 +31,7 @@ from tidegate.spark.tasks.reshuffle import Reshuffle
 from tidegate.spark.tasks.shard_clock import ShardClock
 from tidegate.spark.tasks.shards import ShardLayout, check_layout
 from tidegate.spark.tasks.state_store import SparkStore
-from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput, output_row
+from tidegate.spark.tasks.task_output import BoundSink, OutputPayload, TaskOutput
 from tidegate.spark.tasks.transport import (
     COMBINED,
     FAILED,
@@ -220,7 +220,7 @@ class ChainProcessor(StatefulProcessor):
             # The watermark must not overtake pending panes.
             payloads += task_output.marks(asdict(chain.output_progress()))
             fits = len(payloads)
-        yield from (self._row(shard, one) for one in payloads[:fits])
+        yield from (self._row(shard, task_output, one) for one in payloads[:fits])
         self._set_timer(chain, store, clock, at_once=fits < len(payloads))
         chain.save()
         if self._watermark_files is not None:
@@ -251,20 +251,27 @@ class ChainProcessor(StatefulProcessor):
     ) -> Iterator[Row]:
         """Return the metrics, the forwarded outputs, and what task sinks staged."""
         for table, numbers in measured:
-            yield self._row(shard, task_output.add_metrics(table), numbers)
+            yield self._row(shard, task_output, task_output.add_metrics(table), numbers)
         for output, payload in forwarded:
             task_output.add_payload(output, payload)
         number, self._calls[shard] = self._calls[shard], self._calls[shard] + 1
         # A shard can be called for rows and for a timer in the same batch.
         task = f"{shard:05d}-{number}" if number else f"{shard:05d}"
         staged = task_output.stage(self._batch, task)
-        yield from (self._row(shard, one) for one in [*task_output.take_payloads(), *staged])
+        for one in (*task_output.take_payloads(), *staged):
+            yield self._row(shard, task_output, one)
 
-    def _row(self, shard: int, sent: OutputPayload | None, numbers: Numbers | None = None) -> Row:
-        """A row of the output: of metrics, if nothing is sent."""
+    def _row(
+        self,
+        shard: int,
+        task_output: TaskOutput,
+        sent: OutputPayload | None,
+        numbers: Numbers | None = None,
+    ) -> Row:
+        """The next row of a shard: of metrics, if nothing is sent."""
         number, self._sent[shard] = self._sent[shard], self._sent[shard] + 1
         measured = None if numbers is None else Row(**numbers)
-        return Row(**output_row(shard, number, sent, measured, self._reshuffle))
+        return Row(**task_output.row(number, sent, measured))
 
     def _open(self, shard: int, now: int) -> tuple[Chain, SparkStore]:
         """The chain of a shard: the cached one if its state is current, else from the state."""

@@ -133,6 +133,26 @@ class TaskOutput:
         payload = encode_json_payload({"shard": self._shard, **progress})
         return [OutputPayload(MARKS, payload, shard) for shard in self._reshuffle.layout.ids]
 
+    def row(self, number: int, sent: OutputPayload | None, numbers: Any = None) -> dict[str, Any]:
+        """A row that the shard returns: `ROUTED_COLUMNS` on the way to an operator, else
+        `OUTPUT_COLUMNS`.
+
+        `number`: of the row among those of the shard in this batch. `sent`: None for metrics whose
+        payload has no sink. `numbers`: those of metrics.
+        """
+        output, payload, to = OutputPayload(METRICS, b"") if sent is None else sent
+        content = {"payload": None if sent is None else payload, "metrics": numbers}
+        if self._reshuffle is None:
+            return {"output": output, "shard": self._shard, **content}
+        return {
+            "shard": to,
+            "input": self._reshuffle.input,
+            "task": self._shard,
+            "seq": number,
+            "kind": output,
+            **content,
+        }
+
     def _addressed(self, output: str, payload: bytes) -> OutputPayload:
         if self._reshuffle is None:
             return OutputPayload(output, payload)
@@ -153,29 +173,3 @@ class TaskOutput:
 
     def _is_sent(self, output: str) -> bool:
         return self._sent is None or output in self._sent
-
-
-def output_row(
-    shard: int,
-    number: int,
-    sent: OutputPayload | None,
-    numbers: Any,
-    reshuffle: Reshuffle | None,
-) -> dict[str, Any]:
-    """A row that a shard returns: in `OUTPUT_COLUMNS`, or in `ROUTED_COLUMNS` with `reshuffle`.
-
-    `number`: of the row among those of the shard in this batch. `sent`: None for metrics whose
-    payload has no sink.
-    """
-    output, payload, to = OutputPayload(METRICS, b"") if sent is None else sent
-    content = {"payload": None if sent is None else payload, "metrics": numbers}
-    if reshuffle is None:
-        return {"output": output, "shard": shard, **content}
-    return {
-        "shard": to,
-        "input": reshuffle.input,
-        "task": shard,
-        "seq": number,
-        "kind": output,
-        **content,
-    }
